@@ -1,0 +1,1 @@
+"""Views over the store reader and the statistics. Reads, never writes."""

@@ -1,0 +1,90 @@
+"""The policy protocol: frozen dataclasses that declare their needs and score slots; everything else is select.py.
+
+Standard library only. A policy's tensor code is either an overridden method (user files) or a dotted name (built-ins),
+so that the orchestrator can validate parameters without torch (contracts.md section 2).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from policies.view import CacheView
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a policy must be given; engines that cannot give it refuse at start, by the field's name.
+
+    recent_queries      number of newest post-RoPE queries per query head (0 = none)
+    attention           "" | "step" | "prefill": attention mass of every decode step, or of the prefill as well
+    positions           logical position of every slot
+    order               slots must stay in chronological order (order-preserving compaction)
+    calibration         statistics measured before the run on other texts
+    all_layers          one event is scored with every layer at once
+    hidden_states       last hidden state of every cached token
+    token_ids           token id of every cached token
+    slot_state          per-slot float state carried through events
+    """
+
+    recent_queries: int = 0
+    attention: str = ""
+    positions: bool = False
+    order: bool = False
+    calibration: bool = False
+    all_layers: bool = False
+    hidden_states: bool = False
+    token_ids: bool = False
+    slot_state: bool = False
+
+
+def resolve_dotted(name: str) -> Callable[..., Any]:
+    """`package.module:attribute` -> the object. Raises ImportError or AttributeError as Python does."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Base of all policies: class facts below, parameters are the subclass's dataclass fields.
+
+    evicts   False only for `full`
+    shared   heads of a layer share one kept set
+    """
+
+    name: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs()
+    evicts: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+
+    def params(self) -> dict[str, Any]:
+        """Parameter values by name: the part of a cell's identity that this policy owns."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class Scorer(Policy):
+    """Event policies: at an event every slot gets a score, higher is kept."""
+
+    scorer: ClassVar[str] = ""
+
+    def score(self, view: CacheView) -> torch.Tensor:
+        """Scores [layers, kv_heads, slots]; fp32 or int64; select.py overrides protected and recent slots."""
+        return resolve_dotted(self.scorer)(self, view)
+
+
+@dataclass(frozen=True)
+class Replacer(Policy):
+    """In-place policies: no events; every new token overwrites one slot of the cache.
+
+    The victim is a pure function of keys, computed where the write happens; `victim_slots` names that function
+    (signature in policies/draws.py).
+    """
+
+    victim_slots: ClassVar[str] = "policies.draws:inplace_victims"

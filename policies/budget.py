@@ -1,0 +1,86 @@
+"""Budgets, protection and overflow: integers in tokens, resolved before anything runs (contracts.md section 1).
+
+Letters: K = keep, r = interval, P = prompt tokens (protection only), A = admitted tokens (lengths only).
+Standard library only: planners and the scheduler side of vLLM import this without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Protection(StrEnum):
+    """Which first tokens of a request are never candidates."""
+
+    PROMPT = "prompt"
+    SINKS = "sinks"
+    NONE = "none"
+
+
+class BudgetMode(StrEnum):
+    """How a job's keep is read; resolves to (keep, recent) once, at expansion."""
+
+    TOTAL = "total"
+    PLUS_BUFFER = "plus_buffer"
+    TOTAL_NO_RECENT = "total_no_recent"
+
+
+class Overflow(StrEnum):
+    """What happens when protected and recent tokens alone exceed keep."""
+
+    GROW = "grow"
+    PER_ARM = "per_arm"
+    PUBLISHED = "published"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Resolved budget of one cell, in tokens per KV head.
+
+    keep      cached KV pairs right after an event, prompt and recent tokens included
+    interval  decoded tokens between events
+    recent    newest tokens that are never candidates
+    """
+
+    keep: int
+    interval: int
+    recent: int
+
+
+def resolve(keep: int, interval: int, mode: BudgetMode) -> Budget:
+    """Turn a job's keep and budget mode into the pair that identity holds."""
+    match mode:
+        case BudgetMode.TOTAL:
+            return Budget(keep, interval, interval)
+        case BudgetMode.PLUS_BUFFER:
+            return Budget(keep + interval, interval, interval)
+        case BudgetMode.TOTAL_NO_RECENT:
+            return Budget(keep, interval, 0)
+
+
+def protected_tokens(protection: Protection, prompt: int, n_sink: int) -> int:
+    """Protected prefix `prot` in tokens; a prompt shorter than the sinks still protects n_sink slots."""
+    match protection:
+        case Protection.PROMPT:
+            return max(prompt, n_sink)
+        case Protection.SINKS:
+            return n_sink
+        case Protection.NONE:
+            return 0
+
+
+def effective_keep(budget: Budget, prompt: int, prot: int, overflow: Overflow) -> int:
+    """K' in tokens: keep after the overflow rule.
+
+    `grow` uses the prompt whatever the arm protects, so that all arms of a comparison hold equal memory.
+    `published` and `refuse` never change keep (the first shortens protection, the second rejects the row).
+    """
+    match overflow:
+        case Overflow.GROW:
+            return max(budget.keep, prompt + budget.recent)
+        case Overflow.PER_ARM:
+            return max(budget.keep, prot + budget.recent)
+        case Overflow.PUBLISHED | Overflow.REFUSE:
+            return budget.keep
