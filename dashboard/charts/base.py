@@ -1,0 +1,50 @@
+"""What all charts share: finishing touches, axes over shares and points, domains that panels have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from dashboard import theme
+
+ROW_HEIGHT = 30
+
+
+def finish(chart: alt.LayerChart | alt.Chart, rows: int | None = None, title: str = "") -> alt.LayerChart | alt.Chart:
+    """Apply the common configuration; `rows` gives the height of a chart with one row per arm."""
+    height: dict[str, int] = {} if rows is None else {"height": max(2, rows) * ROW_HEIGHT}
+    named = {"title": title} if title else {}
+    return chart.properties(width="container", **height, **named).configure(**theme.chart_config())
+
+
+def scaled(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Copy of the frame with share columns multiplied by 100, as axes and tooltips show them."""
+    out = frame.copy()
+    out[list(columns)] = out[list(columns)].astype(float) * 100
+    return out
+
+
+def share_domain(frame: pd.DataFrame, low: str = "low", high: str = "high") -> tuple[float, float]:
+    """Percent axis over all panels: multiples of 10 around the intervals, within 0 to 100."""
+    if frame.empty:
+        return 0.0, 100.0
+    least, most = 100 * float(frame[low].min()), 100 * float(frame[high].max())
+    return max(0.0, 10 * (least // 10)), min(100.0, 10 * -(-most // 10))
+
+
+def difference_domain(frame: pd.DataFrame, low: str = "low", high: str = "high") -> tuple[float, float]:
+    """Axis in points over all panels: always shows zero, with a margin of 5 % of the range and at least one point."""
+    values = pd.concat([frame[low], frame[high]]).dropna() * 100
+    if values.empty:
+        return -1.0, 1.0
+    least, most = min(0.0, float(values.min())), max(0.0, float(values.max()))
+    margin = max(1.0, 0.05 * (most - least))
+    return least - margin, most + margin
+
+
+def arm_axis(arms: Sequence[str]) -> alt.Y:
+    """One row per arm in the given order; labels carry the meaning, so there is no axis title."""
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=8, grid=False)
+    return alt.Y("arm:N", sort=list(arms), axis=axis, scale=alt.Scale(domain=list(arms)))

@@ -1,0 +1,67 @@
+"""Forest plot of paired differences to the reference on one model and task: zero line, interval, verdict, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from dashboard import theme
+from dashboard.charts import base
+
+TOOLTIP = [
+    alt.Tooltip("arm:N", title="Arm"),
+    alt.Tooltip("reference:N", title="Reference"),
+    alt.Tooltip("difference:Q", title="Difference, points", format="+.1f"),
+    alt.Tooltip("low:Q", title="95 % from", format="+.1f"),
+    alt.Tooltip("high:Q", title="95 % to", format="+.1f"),
+    alt.Tooltip("verdict:N", title="Verdict"),
+    alt.Tooltip("counts:N", title="Wins / losses / ties"),
+    alt.Tooltip("sign_p:Q", title="Sign test p", format=".3g"),
+    alt.Tooltip("n:N", title="Problems × samples"),
+    alt.Tooltip("done:N", title="Rows done"),
+]
+COUNTS_WIDTH = 86
+
+
+def verdict_scale() -> alt.Scale:
+    """Colour of each verdict; the domain is fixed so that panels agree."""
+    return alt.Scale(domain=list(theme.VERDICTS), range=[mark.colour for mark in theme.VERDICTS.values()])
+
+
+def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float], title: str = "") -> alt.LayerChart:
+    """One panel.
+
+    frame columns: arm, reference, difference, low, high (shares), verdict (better, worse, unresolved, equivalent or
+    None while incomplete), counts (`12 / 3 / 89`), sign_p, n, done (text), complete (bool).
+    arms: rows from top to bottom; domain: axis in points shared by all panels.
+    """
+    shown = base.scaled(frame, ["difference", "low", "high"])
+    shown["glyph"] = [
+        theme.verdict_mark(verdict) if complete else theme.INCOMPLETE
+        for verdict, complete in zip(shown["verdict"], shown["complete"], strict=True)
+    ]
+    shown["verdict"] = shown["verdict"].where(shown["complete"], "unresolved")
+    axis = alt.Axis(title="difference, points", format="+d", tickCount=6, tickMinStep=1)
+    scale = alt.Scale(domain=list(domain), nice=False, zero=False)
+    colour = alt.Color("verdict:N", scale=verdict_scale(), legend=None)
+    zero = alt.Chart().mark_rule(color=theme.INK, strokeWidth=1).encode(x=alt.datum(0, type="quantitative"))
+    rows = alt.Chart(shown).encode(y=base.arm_axis(arms))
+    bars = rows.mark_rule(strokeWidth=2.5, clip=True).encode(
+        x=alt.X("low:Q", scale=scale, axis=axis),
+        x2="high:Q",
+        color=colour,
+        strokeDash=alt.condition("datum.complete", alt.value([1, 0]), alt.value([3, 3])),
+    )
+    points = rows.mark_point(size=95, strokeWidth=2, opacity=1).encode(
+        x=alt.X("difference:Q", scale=scale, axis=axis),
+        color=colour,
+        fill=alt.condition("datum.complete", colour, alt.value("white")),
+        tooltip=TOOLTIP,
+    )
+    text = {"align": "left", "baseline": "middle", "fontSize": 12}
+    glyphs = rows.mark_text(dx=10, fontWeight="bold", **text).encode(x=alt.value("width"), text="glyph:N", color=colour)
+    counts = rows.mark_text(dx=26, color=theme.MUTED, **text).encode(x=alt.value("width"), text="counts:N")
+    chart = base.finish(alt.layer(zero, bars, points, glyphs, counts, data=shown), rows=len(arms), title=title)
+    return chart.properties(padding={"left": 5, "top": 5, "bottom": 5, "right": COUNTS_WIDTH})

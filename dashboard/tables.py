@@ -1,0 +1,91 @@
+"""Tables that document themselves: real HTML tables with a hatched style for unfinished cells, and their exports.
+
+Every text is escaped here, so callers pass plain strings, also hostile ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One table cell: text, CSS kind (`incomplete`, `missing`, `number`, a verdict), hover text and link."""
+
+    text: str
+    kind: str = ""
+    hover: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One table row: its label, its cells and a kind (`full`, `reference`)."""
+
+    label: str
+    cells: Sequence[Cell]
+    kind: str = ""
+    note: str = ""
+
+
+MISSING = Cell("–", "missing", "not run")
+
+
+def render(corner: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
+    """HTML of a table; columns are (group, name) and equal neighbouring groups share one heading.
+
+    A table without groups ("" everywhere) has one heading row.
+    """
+    groups = _runs([group for group, _ in columns])
+    grouped = any(group for group, _ in groups)
+    depth = 2 if grouped else 1
+    parts = ['<div class="eb-scroll"><table class="eb-table"><thead><tr>']
+    parts.append(f'<th class="eb-corner" rowspan="{depth}">{escape(corner)}</th>')
+    if grouped:
+        parts += [f'<th colspan="{span}" class="eb-group">{escape(group)}</th>' for group, span in groups]
+        parts.append("</tr><tr>")
+    parts += [f"<th>{escape(name)}</th>" for _, name in columns]
+    parts.append("</tr></thead><tbody>")
+    parts += [_row(row) for row in rows]
+    parts.append("</tbody></table></div>")
+    return "".join(parts)
+
+
+def _row(row: Row) -> str:
+    note = f'<span class="eb-note">{escape(row.note)}</span>' if row.note else ""
+    cells = "".join(_cell(cell) for cell in row.cells)
+    return f'<tr class="{escape(row.kind)}"><th scope="row">{escape(row.label)}{note}</th>{cells}</tr>'
+
+
+def _cell(cell: Cell) -> str:
+    text = escape(cell.text)
+    if cell.link:
+        text = f'<a href="{escape(cell.link)}" target="_self">{text}</a>'
+    hover = f' title="{escape(cell.hover)}"' if cell.hover else ""
+    return f'<td class="{escape(cell.kind)}"{hover}>{text}</td>'
+
+
+def _runs(values: Sequence[str]) -> list[tuple[str, int]]:
+    """Consecutive equal values with their counts."""
+    runs: list[tuple[str, int]] = []
+    for value in values:
+        if runs and runs[-1][0] == value:
+            runs[-1] = (value, runs[-1][1] + 1)
+        else:
+            runs.append((value, 1))
+    return runs
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """Pipe table of a frame of display strings; pipes and line ends in values are escaped."""
+
+    def line(values: Sequence[object]) -> str:
+        cells = (str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for value in values)
+        return "| " + " | ".join(cells) + " |"
+
+    head = [line(list(frame.columns)), "|" + " --- |" * len(frame.columns)]
+    return "\n".join([*head, *(line(list(values)) for values in frame.itertuples(index=False))]) + "\n"
