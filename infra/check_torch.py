@@ -29,7 +29,7 @@ def main() -> int:
         import torch  # noqa: F401, PLC0415  the import is the check
     except (ImportError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        print(HELP.format(version=version("torch"), reason=reason), file=sys.stderr)
+        print(HELP.format(version=version("torch").partition("+")[0], reason=reason), file=sys.stderr)
         return 1
     return 0
 
