@@ -1,0 +1,377 @@
+"""The scheduler: a state machine without clock, I/O or cluster: `step(state, event) -> (state, actions)`.
+
+What it promises, whatever the order of crashes, commits, duplicates and late messages (orchestration.md section 1):
+
+* every chunk ends committed or parked, and none is lost;
+* a chunk has one live owner; it moves on only after its owner gave it back or was declared dead;
+* three attempts without a commit park a chunk; the last attempt runs alone on an engine, so that a chunk that kills
+  engines takes no other one down with it; chunks that a dead engine had not started are not blamed;
+* an engine that cannot start parks its own line of work and nothing else;
+* a node on which two engines in a row ended badly gets no more of them, unless it is the last place there is.
+
+The state owns mutable books for speed (100,000 chunks, 256 workers): `step` consumes the state it is given; go on with
+the one it returns. Late messages are recognised by worker, sequence and attempt numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from orchestrator.chunks import ChunkId
+from orchestrator.ledger import Books, Line, NodeEntry, Phase, State, Status, WorkerEntry, settled
+from orchestrator.messages import (
+    Action,
+    Added,
+    AskDrain,
+    Assign,
+    Cause,
+    Drain,
+    Event,
+    Failed,
+    Found,
+    NodeLost,
+    NodeUp,
+    Quarantine,
+    Report,
+    Reported,
+    StartEngine,
+    StopEngine,
+    Tick,
+    Withdraw,
+    WorkerGone,
+    WorkerState,
+)
+
+OVERFILL = 1.1
+"""An engine is kept at this multiple of max_num_seqs rows, running plus waiting."""
+
+
+def step(state: State, event: Event) -> tuple[State, list[Action]]:
+    """Take one event in; returns the state to go on with and what to do now, in order."""
+    actions: list[Action] = []
+    match event:
+        case Added():
+            _add(state, event)
+        case NodeUp():
+            state.books.nodes.setdefault(event.node, NodeEntry(event.units, event.units))
+        case NodeLost():
+            _lose_node(state, event, actions)
+        case Reported():
+            _hear(state, event.report, event.now, actions)
+        case Found():
+            for chunk in event.chunks:
+                _commit(state, chunk)
+        case WorkerGone():
+            _remove(state, event, actions)
+        case Tick():
+            _judge_deadlines(state, event.now, actions)
+        case Drain():
+            _drain(state, event.now, actions)
+    if state.drain_deadline is None:
+        _place_engines(state, event.now, actions)
+    return state, actions
+
+
+def _add(state: State, event: Added) -> None:
+    books = state.books
+    fresh: dict[str, float] = {}
+    for plan in event.chunks:
+        if plan.group not in books.group_tokens:
+            fresh[plan.group] = max(fresh.get(plan.group, 0.0), plan.expected_tokens)
+    books.group_tokens.update(fresh)
+    for plan in event.chunks:
+        books.add(plan)
+
+
+def _hear(state: State, report: Report, now: float, actions: list[Action]) -> None:
+    worker = state.books.workers.get(report.worker)
+    for chunk in report.committed:
+        _commit(state, chunk, worker)
+    for release in report.released:
+        entry = state.books.chunks.get(release.chunk)
+        if entry is not None and entry.owner == report.worker and entry.attempt == release.attempt:
+            _release(state, release.chunk, release.cause, release.reason, actions)
+    if worker is None or report.seq <= worker.seq or worker.phase not in (Phase.STARTING, Phase.READY):
+        return
+    worker.seq, worker.seen, worker.wants = report.seq, now, report.wants
+    worker.unstarted = frozenset(report.unstarted)
+    worker.withdrawn &= worker.owned
+    while len(worker.unacknowledged) > worker.assigned - report.accepted:
+        worker.unacknowledged.popleft()
+    if report.state is WorkerState.FAILED:
+        _declare_dead(state, worker, report.detail, now, actions, fatal=report.fatal)
+    elif report.state is WorkerState.READY:
+        if worker.phase is Phase.STARTING:
+            worker.phase, worker.line.failed_starts = Phase.READY, 0
+        _feed(state, worker, now, actions)
+
+
+def _feed(state: State, worker: WorkerEntry, now: float, actions: list[Action]) -> None:
+    line = worker.line
+    if state.drain_deadline is None:
+        chunks = _choose(state, worker)
+        if chunks:
+            actions.append(Assign(worker.name, tuple(chunks)))
+            return
+        if line.pending_rows == 0 and worker.room > 0:
+            _steal(state, worker, actions)
+    elif not worker.owned:
+        _stop(worker, now, actions, hard=False, reason="drained")
+        return
+    if not worker.owned and (line.unsettled == 0 or _wanted_elsewhere(state, line)):
+        _stop(worker, now, actions, hard=False, reason="nothing left for this engine")
+
+
+def _choose(state: State, worker: WorkerEntry) -> list[tuple[ChunkId, int]]:
+    """Chunks to hand to a worker now, each with its attempt number; marks them as owned."""
+    books, line = state.books, worker.line
+    chosen: list[tuple[ChunkId, int]] = []
+    worker.solo = worker.solo and bool(worker.owned)
+    room = min(worker.room, _fair_share(books, line) - _rows_held(worker))
+    while room > 0 and not worker.solo:
+        chunk = books.pop(line.waiting)
+        if chunk is None:
+            break
+        room -= _hand_over(state, chunk, worker, chosen)
+    if not worker.owned and worker.room > 0 and (chunk := books.pop(line.alone)) is not None:
+        worker.solo = True
+        _hand_over(state, chunk, worker, chosen)
+    return chosen
+
+
+def _hand_over(state: State, chunk: ChunkId, worker: WorkerEntry, chosen: list[tuple[ChunkId, int]]) -> int:
+    entry = state.books.chunks[chunk]
+    entry.attempt += 1
+    state.books.move(chunk, Status.OWNED, worker.name)
+    worker.assigned += 1
+    worker.unacknowledged.append(entry.plan.rows)
+    chosen.append((chunk, entry.attempt))
+    return entry.plan.rows
+
+
+def _capacity(line: Line) -> int:
+    return math.ceil(OVERFILL * line.engine.max_num_seqs)
+
+
+def _rows_held(worker: WorkerEntry) -> int:
+    return _capacity(worker.line) - worker.room
+
+
+def _fair_share(books: Books, line: Line) -> int:
+    """Rows per worker when all that is left is spread evenly: without it the first engine takes the whole tail."""
+    if line.pending_rows >= len(line.workers) * _capacity(line):
+        return _capacity(line)
+    held = sum(_rows_held(w) for w in map(books.workers.__getitem__, line.workers) if w.phase is Phase.READY)
+    return math.ceil((line.pending_rows + held) / len(line.workers))
+
+
+def _steal(state: State, thief: WorkerEntry, actions: list[Action]) -> None:
+    """Ask the fullest engine of the line to give back half of what it has not started."""
+    books, line = state.books, thief.line
+    peers = [books.workers[name] for name in line.workers if name != thief.name]
+    loot = {w.name: sorted((w.unstarted & w.owned) - w.withdrawn, key=lambda c: books.chunks[c].rank) for w in peers}
+    victim = max(peers, key=lambda w: len(loot[w.name]), default=None)
+    if victim is None or not loot[victim.name] or _rows_held(victim) <= _fair_share(books, line):
+        return
+    chunks = tuple(loot[victim.name][len(loot[victim.name]) // 2 :])
+    victim.withdrawn.update(chunks)
+    actions.append(Withdraw(victim.name, chunks))
+
+
+def _wanted_elsewhere(state: State, line: Line) -> bool:
+    return any(_needs_engine(state, other) for other in state.books.lines.values() if other is not line)
+
+
+def _commit(state: State, chunk: ChunkId, worker: WorkerEntry | None = None) -> None:
+    if chunk not in state.books.chunks:
+        return
+    state.books.move(chunk, Status.COMMITTED)
+    if worker is not None:
+        worker.commits += 1
+        worker.line.empty_deaths = 0
+        state.books.nodes[worker.node].strikes = 0
+
+
+def _release(state: State, chunk: ChunkId, cause: Cause, reason: str, actions: list[Action]) -> None:
+    """A chunk lost its owner without a commit: back in line, alone for its last attempt, or parked."""
+    books = state.books
+    entry = books.chunks[chunk]
+    worker = entry.owner or ""
+    line = books.lines[entry.plan.engine]
+    if cause is not Cause.RETURNED:
+        entry.failures += 1
+        entry.reason = reason
+    hopeless = cause in (Cause.FATAL, Cause.INVALID) or entry.failures >= state.limits.attempts or bool(line.closed)
+    if hopeless:
+        entry.reason = entry.reason or line.closed
+        books.move(chunk, Status.PARKED)
+    else:
+        books.move(chunk, Status.PENDING, alone=entry.failures == state.limits.attempts - 1)
+    if hopeless or cause is not Cause.RETURNED:
+        actions.append(Failed(chunk, entry.attempt, cause, entry.reason, worker, parked=hopeless))
+
+
+def _stop(worker: WorkerEntry, now: float, actions: list[Action], *, hard: bool, reason: str) -> None:
+    worker.phase, worker.since = Phase.STOPPING, now
+    worker.line.workers.discard(worker.name)
+    actions.append(StopEngine(worker.name, hard, reason))
+
+
+def _end_badly(state: State, worker: WorkerEntry, reason: str, actions: list[Action], *, fatal: bool = False) -> None:
+    """A worker is dead or declared so: judge engine and node, give its chunks to others."""
+    line, started = worker.line, worker.owned - worker.unstarted
+    node = state.books.nodes.get(worker.node)
+    never_ready = worker.phase is Phase.STARTING
+    worker.phase = Phase.DEAD
+    line.workers.discard(worker.name)
+    if never_ready:
+        line.failed_starts = max(line.failed_starts + 1, state.limits.attempts if fatal else 0)
+    elif not started:
+        line.empty_deaths += 1
+    ready = any(state.books.workers[name].phase is Phase.READY for name in line.workers)
+    if max(line.failed_starts, line.empty_deaths) >= state.limits.attempts and not ready:
+        _close(state, line, reason, actions)
+    if node is not None and worker.commits == 0 and not fatal:
+        node.strikes += 1
+        if node.strikes >= state.limits.strikes and not node.quarantined and _place_left(state, worker):
+            node.quarantined = True
+            actions.append(Quarantine(worker.node, reason))
+    for chunk in sorted(worker.owned, key=lambda c: state.books.chunks[c].rank):
+        _release(state, chunk, Cause.RETRYABLE if chunk in started else Cause.RETURNED, reason, actions)
+
+
+def _declare_dead(
+    state: State, worker: WorkerEntry, reason: str, now: float, actions: list[Action], fatal: bool = False
+) -> None:
+    _end_badly(state, worker, reason, actions, fatal=fatal)
+    worker.since = now
+    actions.append(StopEngine(worker.name, hard=True, reason=reason))
+
+
+def _place_left(state: State, worker: WorkerEntry) -> bool:
+    """True when another node could hold this worker's engine."""
+    nodes = state.books.nodes.items()
+    return any(n.units >= worker.line.units and not n.quarantined for name, n in nodes if name != worker.node)
+
+
+def _close(state: State, line: Line, reason: str, actions: list[Action]) -> None:
+    """Nothing of this line will run: park what waits. What is owned still may commit."""
+    line.closed = reason
+    for heap in (line.waiting, line.alone):
+        while (chunk := state.books.pop(heap)) is not None:
+            state.books.chunks[chunk].reason = reason
+            state.books.move(chunk, Status.PARKED)
+            actions.append(Failed(chunk, state.books.chunks[chunk].attempt, Cause.FATAL, reason, "", parked=True))
+
+
+def _remove(state: State, event: WorkerGone, actions: list[Action]) -> None:
+    worker = state.books.workers.get(event.worker)
+    if worker is None:
+        return
+    if worker.phase in (Phase.STARTING, Phase.READY):
+        _end_badly(state, worker, event.reason, actions)
+    assert not worker.owned, f"{worker.name} is gone and still owns chunks"
+    del state.books.workers[worker.name]
+    if worker.node in state.books.nodes:
+        state.books.nodes[worker.node].free += worker.line.units
+
+
+def _lose_node(state: State, event: NodeLost, actions: list[Action]) -> None:
+    if state.books.nodes.pop(event.node, None) is None:
+        return
+    for worker in [w for w in state.books.workers.values() if w.node == event.node]:
+        _remove(state, WorkerGone(worker.name, f"node {event.node} was lost", event.now), actions)
+
+
+def _judge_deadlines(state: State, now: float, actions: list[Action]) -> None:
+    limits = state.limits
+    drained = state.drain_deadline is not None and now >= state.drain_deadline
+    for worker in list(state.books.workers.values()):
+        if worker.phase is Phase.STARTING and worker.line.unsettled == 0:
+            _stop(worker, now, actions, hard=True, reason="nothing left for this engine")
+        elif worker.phase is Phase.STARTING and now - worker.since > limits.start_seconds:
+            _declare_dead(state, worker, f"engine not ready after {limits.start_seconds:.0f} s", now, actions)
+        elif worker.phase is Phase.READY and now - worker.seen > limits.heartbeat_seconds:
+            _declare_dead(state, worker, f"engine worker silent for {limits.heartbeat_seconds:.0f} s", now, actions)
+        elif worker.phase in (Phase.STOPPING, Phase.DEAD) and now - worker.since > limits.stop_seconds:
+            worker.since = now
+            actions.append(StopEngine(worker.name, hard=True, reason="did not end when asked"))
+        elif drained and worker.phase is Phase.READY:
+            for chunk in list(worker.owned):
+                _release(state, chunk, Cause.RETURNED, "drained", actions)
+            _stop(worker, now, actions, hard=True, reason="drain deadline")
+
+
+def _drain(state: State, now: float, actions: list[Action]) -> None:
+    if state.drain_deadline is not None:
+        return
+    state.drain_deadline = now + state.limits.drain_seconds
+    for worker in state.books.workers.values():
+        if worker.phase is Phase.STARTING:
+            _stop(worker, now, actions, hard=True, reason="drained before it was ready")
+        elif worker.phase is Phase.READY:
+            actions.append(AskDrain(worker.name))
+
+
+def _place_engines(state: State, now: float, actions: list[Action]) -> None:
+    """Start engines where places are free, for the lines with most work per engine they already have.
+
+    A line keeps its engines until it has nothing pending, so models are loaded as seldom as possible.
+    """
+    books = state.books
+    open_lines = [line for line in books.lines.values() if line.pending_rows]
+    _close_impossible(state, open_lines, actions)
+    if not any(node.free for node in books.nodes.values()):
+        return
+    while lines := [line for line in open_lines if _needs_engine(state, line)]:
+        lines.sort(key=lambda line: -line.pending_tokens / (len(line.workers) + 1))
+        spot = next(((line, node) for line in lines if (node := _free_node(state, line)) is not None), None)
+        if spot is None:
+            return
+        line, node = spot
+        books.started += 1
+        name = f"{state.prefix}{books.started:04d}"
+        books.nodes[node].free -= line.units
+        books.workers[name] = WorkerEntry(name, node, line, since=now, wants=_capacity(line))
+        line.workers.add(name)
+        actions.append(StartEngine(name, node, line.engine))
+
+
+def _close_impossible(state: State, lines: list[Line], actions: list[Action]) -> None:
+    books = state.books
+    if not books.nodes and not books.started:
+        return
+    largest = max((node.units for node in books.nodes.values()), default=0)
+    for line in lines:
+        if line.closed:
+            _close(state, line, line.closed, actions)
+        elif line.units > largest and not line.workers:
+            reason = f"no node left: needs {line.units} places on one node, the largest has {largest}"
+            _close(state, line, reason, actions)
+
+
+def _needs_engine(state: State, line: Line) -> bool:
+    if not line.pending_rows or line.closed:
+        return False
+    workers = [state.books.workers[name] for name in line.workers]
+    if workers and line.failed_starts >= state.limits.attempts:
+        return False
+    return line.pending_rows > sum(max(0, w.room) for w in workers)
+
+
+def _free_node(state: State, line: Line) -> str | None:
+    """Emptiest usable node with enough free places and not too many engines starting."""
+    starting: dict[str, int] = {}
+    for worker in state.books.workers.values():
+        starting[worker.node] = starting.get(worker.node, 0) + (worker.phase is Phase.STARTING)
+    large = {name: node for name, node in state.books.nodes.items() if node.units >= line.units}
+    # A quarantined node is better than none.
+    usable = {name: node for name, node in large.items() if not node.quarantined} or large
+    most = state.limits.starting_per_node
+    fits = [(n.free, name) for name, n in usable.items() if n.free >= line.units and starting.get(name, 0) < most]
+    return max(fits)[1] if fits else None
+
+
+def unsettled(state: State) -> list[ChunkId]:
+    """Chunks that are neither committed nor parked."""
+    return [chunk for chunk, entry in state.books.chunks.items() if not settled(entry.status)]
