@@ -51,8 +51,9 @@ format: $(READY)  ## apply ruff's formatting and safe fixes
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(READY)  ## measure speed on this machine (infra/bench)
-	$(BIN)/python -m infra.bench
+bench: $(READY)  ## measure speed on this machine: every script of infra/bench
+	@set -e; for script in $(or $(wildcard infra/bench/*.py),$(error infra/bench holds no script)); do \
+	  echo "== $$script"; $(BIN)/python "$$script"; done
 
 lock: $(READY)  ## resolve infra/lock/*.in into full pins; UPGRADE=1 moves them to the newest releases
 	$(BIN)/python infra/lock/make_lock.py $(if $(UPGRADE),--upgrade)
