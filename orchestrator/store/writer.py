@@ -1,0 +1,169 @@
+"""Writing: the file is the commit (orchestration.md section 3).
+
+However often a chunk is attempted, and whoever is killed meanwhile, one file with all its rows exists or none. Any
+number of processes and drivers may write to one store; nothing here takes a lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from orchestrator.chunks import BLOCK, ChunkId, Work
+from orchestrator.errors import UserError
+from orchestrator.store import files
+from orchestrator.store.campaign import Campaign
+from orchestrator.store.paths import GraderKey, StorePaths, chunk_files
+from orchestrator.store.schema import GENERATIONS, GRADES, SCHEMA_VERSION
+
+_PROBE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The rows are in the store, and this call put them there."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """Another attempt was first; this one's rows are dropped."""
+
+    path: Path
+
+
+Outcome = Committed | AlreadyCommitted
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A writable store. Cheap to open; safe to open in every process."""
+
+    paths: StorePaths
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> Store:
+        """Open, or with `create` make, the store at `path`, and try one write.
+
+        Raises UserError for a directory that is no store, another schema version, and an unwritable or full disk.
+        """
+        paths = StorePaths(Path(path))
+        if create and not paths.marker.exists():
+            _make(paths)
+        check_version(paths)
+        try:
+            files.sweep(paths.temporary)
+            files.replace(paths.temporary / "probe", _write_probe, paths.temporary)
+            (paths.temporary / "probe").unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(paths, error) from error
+        return cls(paths)
+
+    def commit_chunk(self, work: Work, rows: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Commit all rows of a chunk, or none.
+
+        Raises ValueError where the rows' keys are not exactly the chunk's, or a row does not fit the schema; OSError
+        where the disk fails. In each case the store is unchanged.
+        """
+        wanted = [f"{work.chunk.cell_id}/{row.problem_id}/{work.chunk.sample}" for row in work.rows]
+        _check_keys(work.chunk, wanted, [str(row["row_id"]) for row in rows])
+        return self._commit(self.paths.generation(work.chunk), _table(rows, GENERATIONS))
+
+    def commit_grades(self, grader: GraderKey, chunk: ChunkId, rows: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Commit the grades of one chunk by one grader version, like commit_chunk."""
+        keys = [str(row["row_id"]) for row in rows]
+        _check_keys(chunk, [f"{chunk.cell_id}/{row['problem_id']}/{chunk.sample}" for row in rows], keys)
+        return self._commit(self.paths.grade(grader, chunk), _table(rows, GRADES))
+
+    def committed(self, cell_ids: Iterable[str]) -> set[ChunkId]:
+        """Chunks of these cells that are in the store."""
+        return {chunk for chunk, _ in chunk_files(self.paths.generations, cell_ids)}
+
+    def graded(self, grader: GraderKey, cell_ids: Iterable[str]) -> set[ChunkId]:
+        """Chunks of these cells that this grader version has graded."""
+        return {chunk for chunk, _ in chunk_files(self.paths.grades / grader.name, cell_ids)}
+
+    def campaign(self, campaign_id: str) -> Campaign:
+        """Files of one campaign; the id is the job's name."""
+        return Campaign(self.paths, campaign_id)
+
+    def _commit(self, target: Path, table: pa.Table) -> Outcome:
+        won = files.create_if_absent(target, files.table_writer(table), self.paths.temporary)
+        return Committed(target) if won else AlreadyCommitted(target)
+
+
+def check_version(paths: StorePaths) -> None:
+    """Raises UserError unless the directory is a store of this schema version."""
+    if not paths.marker.exists():
+        raise UserError(
+            f"{paths.root} is no store: it has no store.json. Run a job first (evictbench run JOB), or name the "
+            "directory that execution.store in the job file points to."
+        )
+    marker = files.read_json(paths.marker)
+    found = (marker.get("schema_version"), marker.get("block")) if isinstance(marker, dict) else (None, None)
+    if found != (SCHEMA_VERSION, BLOCK):
+        raise UserError(
+            f"{paths.root} was written with store schema version {found[0]} (block {found[1]}); this evictbench reads "
+            f"and writes version {SCHEMA_VERSION} (block {BLOCK}). Use the evictbench release that wrote it, or name a "
+            "new directory in execution.store."
+        )
+
+
+def _make(paths: StorePaths) -> None:
+    if paths.root.exists() and not paths.root.is_dir():
+        raise UserError(f"{paths.root} is a file, so it cannot be a store; name a directory in execution.store.")
+    try:
+        # A second driver may be making the same store: its tmp and store.json are no foreign files.
+        paths.root.mkdir(parents=True, exist_ok=True)
+        foreign = sorted({path.name for path in paths.root.iterdir()} - {"tmp", "store.json"})
+        if foreign:
+            raise UserError(
+                f"{paths.root} is not empty and is no store (it holds {foreign[0]} and no store.json); name an empty "
+                "or new directory in execution.store."
+            )
+        marker = {"schema_version": SCHEMA_VERSION, "block": BLOCK}
+        files.create_if_absent(paths.marker, files.json_writer(marker), paths.temporary)
+    except OSError as error:
+        raise _unwritable(paths, error) from error
+
+
+def _write_probe(path: Path) -> None:
+    path.write_bytes(bytes(_PROBE_BYTES))
+
+
+def _unwritable(paths: StorePaths, error: OSError) -> UserError:
+    return UserError(
+        f"the store {paths.root} cannot be written: {error.strerror or error}. Free some space or mend the "
+        "permissions, or name another directory in execution.store; nothing was started."
+    )
+
+
+def _check_keys(chunk: ChunkId, wanted: Sequence[str], got: Sequence[str]) -> None:
+    if sorted(wanted) != sorted(got) or len(set(got)) != len(got):
+        missing, extra = sorted(set(wanted) - set(got)), sorted(set(got) - set(wanted))
+        raise ValueError(
+            f"rows of {chunk.cell_id}/{chunk.name} are not its requests: {len(got)} rows for {len(wanted)} requests, "
+            f"missing {missing}, unexpected {extra}"
+        )
+
+
+def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table of exactly `schema`. Raises ValueError for an unknown or missing column, a null, a wrong type."""
+    for row in rows:
+        if row.keys() != set(schema.names):
+            unknown, missing = sorted(row.keys() - set(schema.names)), sorted(set(schema.names) - row.keys())
+            raise ValueError(f"row {row.get('row_id')}: unknown columns {unknown}, missing columns {missing}")
+    try:
+        table = pa.Table.from_pylist(list(rows), schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise ValueError(f"rows do not fit the {schema.metadata[b'table'].decode()} schema: {error}") from error
+    nulls = [field.name for field in schema if not field.nullable and table[field.name].null_count]
+    if nulls:
+        raise ValueError(f"columns {nulls} must not be null")
+    return table
