@@ -1,0 +1,109 @@
+"""The job file, read and validated (contracts.md section 5; jobs/template.yaml is the guided tour).
+
+Models are frozen and refuse unknown keys. `JobSpec.load` reads a file and reports every mistake in it at once, each
+with file, line, key path, choices and next step. Nothing here touches a model, a data set or a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError
+
+from orchestrator import spec_checks, spec_errors
+from orchestrator.errors import UserError
+from orchestrator.spec_sections import (
+    AnalysisSpec,
+    ArmsSpec,
+    EngineSection,
+    ExcludeSpec,
+    ExecutionSpec,
+    IncludeSpec,
+    ModelSpec,
+    ResourcesSpec,
+    SamplesSpec,
+    SamplingSpec,
+    Section,
+    SeedsSpec,
+    TaskSpec,
+)
+from orchestrator.yaml_source import Source, parse, read
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class JobSpec(Section):
+    """One job file: models x tasks x arms, sampled and compared."""
+
+    name: Name
+    """Campaign id: letters, digits, `.`, `_`, `-`."""
+    models: Annotated[tuple[ModelSpec, ...], Field(min_length=1)]
+    """Models to run."""
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    """Problem sets to run."""
+    arms: ArmsSpec
+    """Policies and budgets to compare."""
+    samples: SamplesSpec = SamplesSpec(min=1, max=1)
+    """Samples per problem: a number, or {min, max, until_width}."""
+    sampling: SamplingSpec
+    """How tokens are drawn."""
+    seeds: SeedsSpec = SeedsSpec()
+    """Base seeds of sampling and eviction."""
+    protocol: Literal["ours", "published"] = "ours"
+    """ours, or published: the authors' option order, boxes, judge and limits as one bundle."""
+    include: tuple[IncludeSpec, ...] = ()
+    """Arms beside the grid."""
+    exclude: tuple[ExcludeSpec, ...] = ()
+    """Grid points to leave out."""
+    analysis: AnalysisSpec = AnalysisSpec()
+    """What the report compares."""
+    engine: EngineSection = EngineSection()
+    """The inference engine."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What one engine occupies."""
+    execution: ExecutionSpec = ExecutionSpec()
+    """Where rows go."""
+
+    _source: Source = PrivateAttr(default_factory=lambda: Source(Path("job.yaml"), "", {}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> JobSpec:
+        """Read a job file. Raises UserError that lists every mistake with its place."""
+        return cls._from_source(read(Path(path)))
+
+    @classmethod
+    def from_text(cls, text: str, path: str | Path = "job.yaml") -> JobSpec:
+        """A job from text; `path` names it in errors and is the base of relative paths."""
+        return cls._from_source(parse(Path(path), text))
+
+    @classmethod
+    def _from_source(cls, source: Source) -> JobSpec:
+        try:
+            job = cls.model_validate(source.data, context={"folder": source.path.parent})
+        except ValidationError as error:
+            raise UserError(spec_errors.paragraphs(error, source, cls)) from None
+        job._source = source
+        mistakes = list(spec_checks.contradictions(job))
+        if mistakes:
+            raise UserError("\n".join(f"{source.place(loc)}: {text}" for loc, text in mistakes))
+        return job
+
+    @property
+    def source(self) -> Source:
+        """The file that this job was read from."""
+        return self._source
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job file: the base of relative policy and data files."""
+        return self._source.path.parent
+
+    def place(self, *loc: str | int) -> str:
+        """`jobs/x.yaml:7: arms.keep[0]` for error messages."""
+        return self._source.place(loc)
+
+    def resolved(self) -> Mapping[str, Any]:
+        """Every key with its value, JSON-ready: what a campaign records beside the file itself."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,95 @@
+"""What no single key of a job file can tell: keys that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import closest
+from orchestrator.yaml_source import Loc
+
+if TYPE_CHECKING:
+    from orchestrator.spec import JobSpec
+    from orchestrator.spec_sections import ArmSpec
+
+Mistake = tuple[Loc, str]
+
+
+def contradictions(job: JobSpec) -> Iterator[Mistake]:
+    """Every contradiction with the key path that should change."""
+    yield from _samples(job)
+    yield from _names(job)
+    yield from _budgets(job)
+    yield from _references(job)
+    if job.protocol == "published":
+        yield (
+            ("protocol",),
+            "'published' is not built yet: the authors' judge and option order are missing. Write ours.",
+        )
+
+
+def _samples(job: JobSpec) -> Iterator[Mistake]:
+    samples = job.samples
+    if samples.max < samples.min:
+        yield ("samples", "max"), f"max {samples.max} is less than min {samples.min}."
+    if samples.min < samples.max and samples.until_width is None:
+        yield ("samples",), "min and max differ, so the stopping rule is needed. Add until_width, in points."
+    if samples.max > 1 and job.sampling.temperature == 0:
+        copies = f"{samples.max} samples at temperature 0 would be {samples.max} copies of one text"
+        yield ("samples",), f"{copies}. Write samples: 1, or raise sampling.temperature."
+    looks = job.analysis.looks
+    if list(looks) != sorted(set(looks)):
+        yield ("analysis", "looks"), f"{list(looks)} must rise: each look is after more samples than the one before."
+    elif looks and looks[-1] > samples.max:
+        yield (
+            ("analysis", "looks"),
+            f"a look after {looks[-1]} samples is never reached; samples ends at {samples.max}.",
+        )
+
+
+def _names(job: JobSpec) -> Iterator[Mistake]:
+    yield from _repeated(("models",), [model.path for model in job.models])
+    yield from _repeated(("tasks",), [f"{task.name} {task.options()}" for task in job.tasks])
+
+
+def _repeated(loc: Loc, values: list[str]) -> Iterator[Mistake]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            yield (*loc, index), "listed twice. Remove one of them."
+
+
+def _budgets(job: JobSpec) -> Iterator[Mistake]:
+    for loc, arm in arm_entries(job):
+        if arm.policy.evicts and arm.keep is None and job.arms.keep is None:
+            yield loc, f"policy '{arm.name}' needs a budget. Add arms.keep (tokens per head), or keep to this arm."
+
+
+def arm_entries(job: JobSpec) -> Iterator[tuple[Loc, ArmSpec]]:
+    """Every arm entry of a job with its key path: those of the grid, then those of include."""
+    for index, arm in enumerate(job.arms.policies):
+        yield ("arms", "policies", index), arm
+    for index, entry in enumerate(job.include):
+        yield ("include", index), entry
+
+
+def _references(job: JobSpec) -> Iterator[Mistake]:
+    known = {
+        "model": [model.path for model in job.models],
+        "task": [task.name for task in job.tasks],
+        "policy": [arm.name for _, arm in arm_entries(job)],
+    }
+    for section in ("include", "exclude"):
+        for index, entry in enumerate(getattr(job, section)):
+            for key, names in known.items():
+                yield from _unknown((section, index, key), getattr(entry, key, None) or (), names)
+    for index, entry in enumerate(job.exclude):
+        if not entry.model_fields_set:
+            yield ("exclude", index), "an empty entry would exclude everything. Name at least one key."
+    if "reference" in job.analysis.model_fields_set:
+        yield from _unknown(("analysis", "reference"), (job.analysis.reference,), known["policy"])
+
+
+def _unknown(loc: Loc, values: Iterable[str], known: list[str]) -> Iterator[Mistake]:
+    for value in values:
+        if value not in known:
+            yield loc, f"'{value}' is not in this job; it has {', '.join(dict.fromkeys(known))}.{closest(value, known)}"
