@@ -161,8 +161,8 @@ def _matches(entry: ExcludeSpec, point: _Point) -> bool:
         and _allows(entry.task, point.task.spec.name)
         and _allows(entry.policy, arm.name)
         and _allows(entry.keep, arm.keep)
-        and _allows(entry.interval, arm.rule and arm.rule.budget.interval)
-        and _allows(entry.protection, arm.rule and arm.rule.protection)
+        and _allows(entry.interval, arm.rule.budget.interval if arm.rule else None)
+        and _allows(entry.protection, arm.rule.protection if arm.rule else None)
     )
 
 
@@ -211,10 +211,10 @@ def _cell(job: JobSpec, point: _Point) -> Cell:
         model=point.model.ref,
         task=point.task.ref,
         policy=arm.ref,
-        budget=arm.rule and arm.rule.budget,
-        protection=arm.rule and arm.rule.protection,
-        n_sink=None if arm.rule is None else arm.rule.n_sink,
-        overflow=arm.rule and arm.rule.overflow,
+        budget=arm.rule.budget if arm.rule else None,
+        protection=arm.rule.protection if arm.rule else None,
+        n_sink=arm.rule.n_sink if arm.rule else None,
+        overflow=arm.rule.overflow if arm.rule else None,
         sampling=SamplingRef(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.max_tokens),
         # Simulated rows must never fill a cell of real ones.
         protocol="simulated" if job.engine.kind == "simulated" else job.protocol,
