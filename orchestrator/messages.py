@@ -5,6 +5,7 @@ Plain frozen values: they cross process and Ray boundaries. Times are seconds of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,14 @@ from orchestrator.chunks import ChunkId, Work
 from workers.api import Counters, EngineSpec, Provenance
 
 NOTHING = Counters(waiting=0, running=0, generated_tokens=0, finished=0, preemptions=0)
+
+OVERFILL = 1.1
+"""An engine is kept at this multiple of max_num_seqs rows, running plus waiting."""
+
+
+def capacity(spec: EngineSpec) -> int:
+    """Rows that an engine holds, running plus waiting."""
+    return math.ceil(OVERFILL * spec.max_num_seqs)
 
 
 class Cause(StrEnum):
@@ -69,7 +78,7 @@ class Report:
 
     seq        grows by one with each report of a worker
     accepted   assignments received since start
-    wants      rows that would still fit: 1.1 x max_num_seqs - (running + waiting)
+    wants      rows that would still fit: capacity - rows held
     unstarted  chunks held of which no row has started
     detail     what the engine is doing, or why it failed
     fatal      with state FAILED: starting this engine again cannot help

@@ -40,10 +40,8 @@ from orchestrator.messages import (
     Withdraw,
     WorkerGone,
     WorkerState,
+    capacity,
 )
-
-OVERFILL = 1.1
-"""An engine is kept at this multiple of max_num_seqs rows, running plus waiting."""
 
 
 def step(state: State, event: Event) -> tuple[State, list[Action]]:
@@ -149,18 +147,14 @@ def _hand_over(state: State, chunk: ChunkId, worker: WorkerEntry, chosen: list[t
     return entry.plan.rows
 
 
-def _capacity(line: Line) -> int:
-    return math.ceil(OVERFILL * line.engine.max_num_seqs)
-
-
 def _rows_held(worker: WorkerEntry) -> int:
-    return _capacity(worker.line) - worker.room
+    return capacity(worker.line.engine) - worker.room
 
 
 def _fair_share(books: Books, line: Line) -> int:
     """Rows per worker when all that is left is spread evenly: without it the first engine takes the whole tail."""
-    if line.pending_rows >= len(line.workers) * _capacity(line):
-        return _capacity(line)
+    if line.pending_rows >= len(line.workers) * capacity(line.engine):
+        return capacity(line.engine)
     held = sum(_rows_held(w) for w in map(books.workers.__getitem__, line.workers) if w.phase is Phase.READY)
     return math.ceil((line.pending_rows + held) / len(line.workers))
 
@@ -332,7 +326,7 @@ def _place_engines(state: State, now: float, actions: list[Action]) -> None:
         books.started += 1
         name = f"{state.prefix}{books.started:04d}"
         books.nodes[node].free -= line.units
-        books.workers[name] = WorkerEntry(name, node, line, since=now, wants=_capacity(line))
+        books.workers[name] = WorkerEntry(name, node, line, since=now, wants=capacity(line.engine))
         line.workers.add(name)
         actions.append(StartEngine(name, node, line.engine))
 

@@ -1,0 +1,72 @@
+"""How engine workers are started, talked to and ended: one protocol, two ways (local processes, Ray actors)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.messages import Order, Report
+from workers.api import EngineSpec
+
+EXIT_REASONS = {70: "made no token for too long and ended itself"}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that a worker process must know before its first order.
+
+    worker   engine id in the store, unique among drivers
+    store    directory of the store, as the worker's machine sees it
+    log      file that receives everything the process and its children print
+    threads  CPU threads of the engine; 0 leaves them to the engine
+    create   dotted name of what turns an EngineSpec into an Engine
+    """
+
+    worker: str
+    spec: EngineSpec
+    store: str
+    campaign: str
+    log: str
+    threads: int = 0
+    stuck_seconds: float = 300.0
+    create: str = "workers.engines:create"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker process is dead, for whatever reason, and its place is free."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node and its places: GPUs; one on a machine without, where engines follow one another."""
+
+    name: str
+    units: int
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Driven from one thread. No call blocks longer than it says."""
+
+    def machines(self) -> Sequence[Machine]:
+        """Nodes that are up now."""
+
+    def start(self, launch: Launch, node: str) -> None:
+        """Start a worker on a node; failures come back as Lost."""
+
+    def send(self, worker: str, order: Order) -> None:
+        """Queue an order; one for a dead worker is dropped."""
+
+    def poll(self, seconds: float) -> list[Report | Lost]:
+        """What arrived, waiting up to `seconds` for the first."""
+
+    def stop(self, worker: str, hard: bool) -> None:
+        """Ask a worker to end, or kill it with its children; Lost follows when it is dead."""
+
+    def close(self) -> None:
+        """Kill every worker that is left and release the backend; returns within about ten seconds."""

@@ -1,0 +1,114 @@
+"""Engine workers as local processes: for fault tests with real deaths, and for machines without Ray."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+from orchestrator.backend import EXIT_REASONS, Launch, Lost, Machine
+from orchestrator.messages import Order, Report
+
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+    connection: Connection
+
+
+class LocalBackend:
+    """Implements orchestrator.backend.Backend with `places` engines at a time on this machine."""
+
+    def __init__(self, places: int = 1) -> None:
+        self._places = places
+        self._children: dict[str, _Child] = {}
+
+    def machines(self) -> list[Machine]:
+        """This one."""
+        return [Machine(platform.node(), self._places)]
+
+    def start(self, launch: Launch, node: str) -> None:
+        """As Backend.start; the node is always this machine."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator.worker_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # A group of its own: Ctrl-C in the terminal drains, and killing the group takes engine children along.
+                process_group=0,
+            )
+        connection = Connection(ours.detach())
+        self._children[launch.worker] = _Child(process, connection)
+        with suppress(OSError):
+            connection.send(launch)
+
+    def send(self, worker: str, order: Order) -> None:
+        """As Backend.send."""
+        if worker in self._children:
+            with suppress(OSError):
+                self._children[worker].connection.send(order)
+
+    def poll(self, seconds: float) -> list[Report | Lost]:
+        """As Backend.poll."""
+        workers = {child.connection: name for name, child in self._children.items()}
+        if not workers:
+            time.sleep(seconds)
+            return []
+        found: list[Report | Lost] = []
+        for connection in wait(list(workers), timeout=seconds):
+            name = workers[connection]  # type: ignore[index]
+            try:
+                found.append(self._children[name].connection.recv())
+            except (EOFError, OSError):
+                found.append(self._bury(name))
+        return found
+
+    def stop(self, worker: str, hard: bool) -> None:
+        """As Backend.stop."""
+        child = self._children.get(worker)
+        if child is None:
+            return
+        if hard:
+            _kill_group(child.process)
+        else:
+            with suppress(OSError):
+                child.connection.send(None)
+
+    def close(self) -> None:
+        """As Backend.close."""
+        for name in list(self._children):
+            self._bury(name)
+
+    def _bury(self, name: str) -> Lost:
+        """The socket ended or must end: take the whole group down and collect the exit status."""
+        child = self._children.pop(name)
+        child.connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(0.2)
+        _kill_group(child.process)
+        code = child.process.wait(_CLOSE_SECONDS)
+        return Lost(name, _reason(code))
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    # The group outlives its leader while an engine child runs, so its id is not reused before this.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _reason(code: int) -> str:
+    if code < 0:
+        return f"engine process killed by {signal.Signals(-code).name}"
+    return f"engine process {EXIT_REASONS.get(code, f'ended with exit status {code}')}"
