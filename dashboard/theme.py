@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import altair as alt
 
-# Okabe & Ito (2008), in an order that keeps neighbours apart for every common colour vision.
+# Okabe & Ito (2008), without their yellow, which is too faint on white.
 BLACK: Final = "#000000"
 ORANGE: Final = "#E69F00"
 SKY: Final = "#56B4E9"
 GREEN: Final = "#009E73"
-YELLOW: Final = "#F0E442"
 BLUE: Final = "#0072B2"
 VERMILION: Final = "#D55E00"
 PURPLE: Final = "#CC79A7"
@@ -51,7 +50,7 @@ _STYLES: Final[Mapping[str, PolicyStyle]] = {
             ("random_shared", BLUE, "diamond"),
             ("random_block", SKY, "diamond"),
             ("recent", ORANGE, "circle"),
-            ("streaming_llm", YELLOW, "square"),
+            ("streaming_llm", ORANGE, "square"),
             ("h2o", GREEN, "circle"),
             ("snapkv", PURPLE, "circle"),
             ("rkv", VERMILION, "circle"),

@@ -12,11 +12,19 @@ from dashboard import theme
 ROW_HEIGHT = 30
 
 
-def finish(chart: alt.LayerChart | alt.Chart, rows: int | None = None, title: str = "") -> alt.LayerChart | alt.Chart:
-    """Apply the common configuration; `rows` gives the height of a chart with one row per arm."""
-    height: dict[str, int] = {} if rows is None else {"height": max(2, rows) * ROW_HEIGHT}
+def finish(chart: alt.LayerChart, height: int, title: str = "") -> alt.LayerChart:
+    """Apply the common configuration; the chart follows the page's width, `height` is that of the plot alone."""
+    # With Streamlit's default ("fit") the height would have to hold axes, title and legend as well.
+    autosize = alt.AutoSizeParams(type="fit-x", contains="padding")
     named = {"title": title} if title else {}
-    return chart.properties(width="container", **height, **named).configure(**theme.chart_config())
+    return chart.properties(width="container", height=height, autosize=autosize, **named).configure(
+        **theme.chart_config()
+    )
+
+
+def rows_height(rows: int) -> int:
+    """Height of a plot with one row per arm, in pixels."""
+    return max(2, rows) * ROW_HEIGHT
 
 
 def scaled(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -43,7 +43,8 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
         for verdict, complete in zip(shown["verdict"], shown["complete"], strict=True)
     ]
     shown["verdict"] = shown["verdict"].where(shown["complete"], "unresolved")
-    axis = alt.Axis(title="difference, points", format="+d", tickCount=6, tickMinStep=1)
+    signed = "datum.value > 0 ? '+' + datum.label : datum.label"
+    axis = alt.Axis(title="difference, points", format="d", labelExpr=signed, tickCount=6, tickMinStep=1)
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
     colour = alt.Color("verdict:N", scale=verdict_scale(), legend=None)
     zero = alt.Chart().mark_rule(color=theme.INK, strokeWidth=1).encode(x=alt.datum(0, type="quantitative"))
@@ -63,5 +64,5 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
     text = {"align": "left", "baseline": "middle", "fontSize": 12}
     glyphs = rows.mark_text(dx=10, fontWeight="bold", **text).encode(x=alt.value("width"), text="glyph:N", color=colour)
     counts = rows.mark_text(dx=26, color=theme.MUTED, **text).encode(x=alt.value("width"), text="counts:N")
-    chart = base.finish(alt.layer(zero, bars, points, glyphs, counts, data=shown), rows=len(arms), title=title)
+    chart = base.finish(alt.layer(zero, bars, points, glyphs, counts, data=shown), base.rows_height(len(arms)), title)
     return chart.properties(padding={"left": 5, "top": 5, "bottom": 5, "right": COUNTS_WIDTH})

@@ -1,0 +1,204 @@
+"""Cached access to a store: everything the pages read goes through here.
+
+Aggregates are kept per store generation (`stamp`); texts are fetched by row id and never kept. Imports neither torch nor
+vllm nor ray (contracts.md section 2).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import survival, theme
+from orchestrator.errors import UserError
+from orchestrator.store.campaign import Campaign
+from orchestrator.store.paths import StorePaths, chunk_files
+from orchestrator.store.reader import Reader
+from orchestrator.store.writer import check_version
+
+# How often a busy dashboard looks for new files, at most.
+REFRESH_SECONDS = 3
+_FACTS = ("cell_id", "problem_id", "problem_index", "sample", "verdict")
+_LENGTHS = ("cell_id", "n_prompt", "n_output", "events", "cached_mean", "finish_reason")
+_PROVENANCE = ("engine_kind", "gpu", "node", "runner", "graph_mode", "git_revision")
+
+
+def check(store: Path) -> None:
+    """Raises UserError where there is no store, or one of another schema version."""
+    if not store.is_dir():
+        raise UserError(
+            f"There is no store at {store}. Run a job first (evictbench run jobs/demo.yaml), or name the directory "
+            "that execution.store in the job file points to."
+        )
+    check_version(StorePaths(store))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _reader(store: str) -> Reader:
+    return Reader(store)
+
+
+@st.cache_data(max_entries=8, ttl=REFRESH_SECONDS, show_spinner=False)
+def _stamp(store: str) -> str:
+    return _reader(store).refresh()
+
+
+def stamp(store: Path) -> str:
+    """Generation of the store: changes when rows, grades or plans do; at most REFRESH_SECONDS old."""
+    return _stamp(str(store))
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def counts(store: Path, stamp: str) -> pd.DataFrame:
+    """Planned and found per cell, planned cells without rows included.
+
+    Columns: cell_id, cell_label, rows, graded, invalid, planned_problems, planned, complete.
+    """
+    reader = _reader(str(store))
+    found = reader.cells()[["cell_id", "cell_label", "rows", "graded", "invalid"]]
+    plan = reader.plan()[["cell_id", "cell_label", "n_problems", "samples_min"]]
+    table = plan.merge(found, on="cell_id", how="outer", suffixes=("", "_found"))
+    table["cell_label"] = table["cell_label"].fillna(table["cell_label_found"])
+    numbers = ["rows", "graded", "invalid", "n_problems", "samples_min"]
+    table[numbers] = table[numbers].astype(float).fillna(0).astype(int)
+    table["planned"] = table["n_problems"] * table["samples_min"]
+    table["complete"] = (table["rows"] >= table["planned"]) & (table["graded"] >= table["rows"])
+    table = table.rename(columns={"n_problems": "planned_problems"})
+    columns = ["cell_id", "cell_label", "rows", "graded", "invalid", "planned_problems", "planned", "complete"]
+    return table[columns].sort_values("cell_label").reset_index(drop=True)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def problems(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
+    """Outcome of every generation of these cells: cell_id, problem_id, problem_index, sample, verdict."""
+    rows = _reader(str(store)).rows(_FACTS, cells)
+    rows["verdict"] = rows["verdict"].fillna("ungraded")
+    return rows
+
+
+def transcript(store: Path, row_id: str, with_text: bool) -> dict[str, Any] | None:
+    """One row with its grade, and its text when wanted; None while the store does not hold it. Never cached."""
+    reader = _reader(str(store))
+    try:
+        row = reader.row(row_id)
+        return {**row, "text": reader.transcript(row_id)} if with_text else row
+    except KeyError:
+        return None
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def lengths(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
+    """Per cell: rows, quantiles of generated tokens (q10 .. q90), shares truncated and never_evicted, compression.
+
+    compression = mean of (prompt + generated) / mean cached tokens per head; NaN for an arm that never evicts.
+    """
+    rows = _reader(str(store)).rows(_LENGTHS, cells)
+    if rows.empty:
+        return pd.DataFrame(columns=["cell_id", "rows"])
+    for name in ("n_prompt", "n_output", "events", "cached_mean"):
+        rows[name] = rows[name].astype(float)
+    rows["never"] = (rows["events"] == 0).astype(float).where(rows["events"].notna())
+    rows["cut"] = (rows["finish_reason"] == "length").astype(float)
+    rows["whole"] = rows["n_prompt"] + rows["n_output"]
+    grouped = rows.groupby("cell_id")
+    quantiles = grouped["n_output"].quantile([0.1, 0.25, 0.5, 0.75, 0.9]).unstack()  # noqa: PD010
+    quantiles.columns = pd.Index(["q10", "q25", "median", "q75", "q90"])
+    means = grouped.agg(rows=("cut", "size"), truncated=("cut", "mean"), never_evicted=("never", "mean"))
+    means["compression"] = grouped["whole"].mean() / grouped["cached_mean"].mean()
+    return quantiles.join(means).reset_index()
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def retention(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
+    """Share of tokens still held at the end by age bin: cell_id, age_from (tokens), age (`16–31`), held, rows."""
+    rows = _reader(str(store)).rows(("cell_id", "n_prompt", "n_output", "age_histogram"), cells)
+    return survival.held(rows[rows["age_histogram"].notna()])
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def retention_law(store: Path, stamp: str, cell: str) -> pd.DataFrame:
+    """What a uniform draw at this cell's budget and protection keeps on average by age bin: age_from, held."""
+    columns = ("cell_id", "n_prompt", "n_output", "keep", "interval", "recent", "protection", "n_sink", "overflow_mode")
+    return survival.law(_reader(str(store)).rows(columns, [cell] if cell else []))
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def provenance(store: Path, stamp: str) -> pd.DataFrame:
+    """What made the rows: one line per engine kind, device, node, runner, graph mode and revision, with counts."""
+    rows = _reader(str(store)).rows((*_PROVENANCE, "finished_at"))
+    grouped = rows.groupby(list(_PROVENANCE), dropna=False)["finished_at"]
+    return grouped.agg(rows="size", first="min", last="max").reset_index()
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def versions(store: Path, stamp: str) -> list[dict[str, str]]:
+    """Distinct sets of package versions of the engines that made the rows."""
+    return [json.loads(text) for text in _reader(str(store)).versions()]
+
+
+def corrupt(store: Path, stamp: str) -> list[str]:
+    """Files of the store that could not be read, each with the reason."""
+    skipped = _reader(str(store)).skipped
+    return [f"Skipped {one.path.relative_to(store)}: {one.reason}." for one in skipped]
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def campaigns(store: Path, stamp: str) -> pd.DataFrame:
+    """One line per campaign: name, rows, planned, share, control (run, pause or cancel)."""
+    reader = _reader(str(store))
+    found = counts(store, stamp).set_index("cell_id")["rows"]
+    lines = []
+    for campaign in reader.campaigns():
+        plan = reader.plan(campaign.campaign_id)
+        wanted = (plan["n_problems"] * plan["samples_min"]).astype(int)
+        done = plan["cell_id"].map(found).fillna(0).astype(int)
+        planned, rows = int(wanted.sum()), int(pd.concat([done, wanted], axis=1).min(axis=1).sum())
+        share = rows / planned if planned else 0.0
+        lines.append((campaign.campaign_id, rows, planned, share, campaign.control().value))
+    return pd.DataFrame(lines, columns=["name", "rows", "planned", "share", "control"])
+
+
+def job_file(store: Path, campaign_id: str) -> str | None:
+    """The job file of a campaign as submitted last."""
+    return Campaign(StorePaths(store), campaign_id).spec()
+
+
+def freshness(store: Path, stamp: str) -> str:
+    """`committed 4 min ago`, of the newest row."""
+    newest = _reader(str(store)).cells()["last_commit"].max()
+    return "none yet" if pd.isna(newest) else f"{theme.duration((datetime.now(UTC) - newest).total_seconds())} ago"
+
+
+def engines(store: Path) -> list[Mapping[str, Any]]:
+    """Last heartbeat of every engine that has not been retired, over all campaigns. Small files, never cached."""
+    return [beat for campaign in _campaigns(store) for beat in campaign.live()]
+
+
+def failures(store: Path) -> list[Mapping[str, Any]]:
+    """Attempts that ended without a commit, over all campaigns. Small files, never cached."""
+    return [attempt for campaign in _campaigns(store) for attempt in campaign.attempts()]
+
+
+def done_rows(store: Path) -> dict[str, int]:
+    """Committed rows by cell, as far as the reader has seen."""
+    cells = _reader(str(store)).cells() if stamp(store) else pd.DataFrame()
+    return dict(zip(cells["cell_id"], cells["rows"].astype(int), strict=True))
+
+
+def seconds_since(text: object) -> float | None:
+    """Age of an ISO time in seconds; None for anything else."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(str(text))).total_seconds()
+    except (TypeError, ValueError):
+        return None
+
+
+def _campaigns(store: Path) -> list[Campaign]:
+    paths = StorePaths(store)
+    return [Campaign(paths, path.name) for path in sorted(paths.campaigns.glob("*")) if path.is_dir()]

@@ -1,0 +1,244 @@
+"""Frames as pages use them: analysis tables plus labels, order and completeness. Pure pandas; no statistics here.
+
+ARM_COLUMNS and DIFFERENCE_COLUMNS are what pages and charts may rely on. Shares and differences are in [-1, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pandas as pd
+
+from dashboard import theme
+
+# Columns that every labelled frame has, one row per cell.
+LABEL_COLUMNS = ("cell_id", "panel", "panel_title", "model", "task", "arm", "policy", "rule", "budget")
+ARM_COLUMNS = (
+    *LABEL_COLUMNS, "protection", "keep", "interval", "accuracy", "low", "high", "half_width", "problems", "samples",
+    "n", "rows", "planned", "planned_problems", "done", "complete", "wrong", "truncated", "no_answer", "error",
+)  # fmt: skip
+DIFFERENCE_COLUMNS = (
+    *LABEL_COLUMNS, "reference", "difference", "low", "high", "verdict", "reason", "wins", "losses", "ties",
+    "counts", "sign_p", "problems", "samples", "n", "done", "complete",
+)  # fmt: skip
+
+RULES: Mapping[str | None, str] = {
+    "prompt": "prompt protected",
+    "sinks": "sinks protected",
+    "none": "unprotected",
+    None: "never evicts",
+}
+
+
+class Rule(StrEnum):
+    """Which arm of the reference policy each arm is compared with; the two are never mixed in one table."""
+
+    AS_RUN = "as_run"
+    SAME = "same_rule"
+
+    @property
+    def title(self) -> str:
+        """Name of the choice."""
+        return {Rule.AS_RUN: "As run", Rule.SAME: "Same rule for both"}[self]
+
+    @property
+    def explanation(self) -> str:
+        """What the choice compares."""
+        return {
+            Rule.AS_RUN: "every arm against the prompt-protected reference",
+            Rule.SAME: "every arm against the reference under the arm's own rule",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One model and task under one sampling setting: what arms are compared within."""
+
+    key: str
+    model: str
+    task: str
+
+    @property
+    def title(self) -> str:
+        """`reasoner · reasoner_w`."""
+        return f"{self.model} · {self.task}"
+
+
+def short_model(path: str) -> str:
+    """Last part of a model's path, without the marker of embedded models."""
+    return path.rstrip("/").rsplit("/", 1)[-1].removeprefix("embedded:")
+
+
+def budget_label(keep: float | None, interval: float | None) -> str:
+    """`K 264 · r 16`; empty for an arm without a budget."""
+    return "" if pd.isna(keep) or pd.isna(interval) else f"K {keep:.0f} · r {interval:.0f}"
+
+
+def labelled(cells: pd.DataFrame) -> pd.DataFrame:
+    """Add the label columns to a frame with the cell columns of the store; rows in the fixed order of arms.
+
+    Needs cell_id, comparison_id, model, task, policy, policy_params, protection, keep, interval. Arms that would share a
+    label within a panel and budget (other parameters) get the parameters, and then the cell id, added.
+    """
+    out = cells.copy()
+    out["panel"] = out["comparison_id"]
+    out["model"] = out["model"].map(short_model)
+    out["budget"] = [budget_label(k, r) for k, r in zip(out["keep"], out["interval"], strict=True)]
+    protection = out["protection"].astype(object).where(out["protection"].notna(), None)
+    out["rule"] = [RULES.get(value, str(value)) for value in protection]
+    out["arm"] = [
+        policy if rule == RULES[None] else f"{policy} · {rule}"
+        for policy, rule in zip(out["policy"], out["rule"], strict=True)
+    ]
+    for more in ("policy_params", "cell_id"):
+        shared = out.duplicated(["panel", "budget", "arm"], keep=False)
+        out.loc[shared, "arm"] = out.loc[shared, "arm"] + " · " + out.loc[shared, more].astype(str)
+    out["task"] = _task_labels(out)
+    out["panel_title"] = out["model"] + " · " + out["task"]
+    order = [
+        (
+            row.model,
+            row.task,
+            theme.policy_key(row.policy),
+            list(RULES.values()).index(row.rule),
+            row.keep or 0,
+            row.arm,
+        )
+        for row in out[["model", "task", "policy", "rule", "keep", "arm"]].fillna({"keep": 0}).itertuples()
+    ]
+    return out.iloc[sorted(range(len(out)), key=order.__getitem__)].reset_index(drop=True)
+
+
+def _task_labels(cells: pd.DataFrame) -> pd.Series:
+    """Task names; where one model has a task under several settings, the comparison's first digits are added."""
+    several = cells.groupby(["model", "task"])["panel"].transform("nunique") > 1
+    return cells["task"].where(~several, cells["task"] + " " + cells["panel"].str[:6])
+
+
+def panels(frame: pd.DataFrame) -> list[Panel]:
+    """Panels present in a labelled frame, by model and task."""
+    distinct = frame[["panel", "model", "task"]].drop_duplicates().sort_values(["model", "task"])
+    return [Panel(*row) for row in distinct.itertuples(index=False)]
+
+
+def of_panel(frame: pd.DataFrame, panel: Panel) -> pd.DataFrame:
+    """Rows of one panel."""
+    return frame[frame["panel"] == panel.key].reset_index(drop=True)
+
+
+def arm_order(frame: pd.DataFrame) -> list[str]:
+    """Arm labels of a labelled frame in the fixed order, each once."""
+    rank = {rule: place for place, rule in enumerate(RULES.values())}
+    distinct = frame[["arm", "policy", "rule"]].drop_duplicates()
+    rows = sorted(
+        distinct.itertuples(index=False), key=lambda r: (theme.policy_key(r.policy), rank.get(r.rule, 9), r.arm)
+    )
+    return list(dict.fromkeys(str(row.arm) for row in rows))
+
+
+def budgets(frame: pd.DataFrame) -> list[str]:
+    """Budgets in the frame, smallest keep first; arms without one do not count."""
+    known = frame[frame["budget"] != ""].sort_values(["keep", "interval"])
+    return list(dict.fromkeys(known["budget"]))
+
+
+def reference_arm(cells: pd.DataFrame, reference: str) -> str:
+    """Label of the prompt-protected arm of the reference policy, or its first arm; empty when it has none."""
+    mine = cells[cells["policy"] == reference]
+    protected = mine[mine["rule"] == RULES["prompt"]]
+    found = protected if not protected.empty else mine
+    return "" if found.empty else str(found.iloc[0]["arm"])
+
+
+def row_kind(arm: pd.Series, reference: str) -> str:
+    """Style of an arm's table row: the full cache is set apart, the reference is tinted."""
+    if arm["policy"] == "full":
+        return "full"
+    return "reference" if arm["policy"] == reference and arm["rule"] == RULES["prompt"] else ""
+
+
+def verdicts(differences: pd.DataFrame) -> dict[str, str]:
+    """Verdict by cell id, finished comparisons only."""
+    finished = differences[differences["complete"]]
+    return dict(zip(finished["cell_id"], finished["verdict"], strict=True))
+
+
+def verdict_counts(contest: pd.DataFrame) -> dict[str, int]:
+    """Number of finished comparisons by verdict, and of unfinished ones."""
+    finished = contest[contest["complete"]]["verdict"]
+    counts = {name: int((finished == name).sum()) for name in theme.VERDICTS}
+    return {**counts, "unfinished": int((~contest["complete"].astype(bool)).sum())}
+
+
+def no_comparison(arms: pd.DataFrame, reference: str) -> str:
+    """Why a view of differences is empty, and what to do."""
+    present = ", ".join(sorted(set(arms["policy"]), key=theme.policy_key)) or "none"
+    return (
+        f"No comparison for this choice: no other arm shares model, task, budget and problems with '{reference}'. "
+        f"Policies here: {present}. Choose another reference, budget or protection in the sidebar, or add arms to the job."
+    )
+
+
+@dataclass(frozen=True)
+class ProblemGrid:
+    """Problems (rows, hardest first) x arms: text of each cell, and the share right behind it (NaN = no row)."""
+
+    text: pd.DataFrame
+    share: pd.DataFrame
+
+    def window(self, first: int, count: int) -> ProblemGrid:
+        """Rows first .. first + count."""
+        return ProblemGrid(self.text.iloc[first : first + count], self.share.iloc[first : first + count])
+
+
+def problem_order(outcomes: pd.DataFrame) -> list[str]:
+    """Problem ids in the task's own order."""
+    return list(dict.fromkeys(outcomes.sort_values(["problem_index", "sample"])["problem_id"]))
+
+
+def problem_grid(outcomes: pd.DataFrame, arms: pd.DataFrame, show: str) -> ProblemGrid:
+    """Grid of one panel's outcomes.
+
+    outcomes: cell_id, problem_id, problem_index, sample, verdict (one row per generation). show: `all`, `differing`
+    (arms have different shares right) or `unsolved` (some arm is not always right).
+    """
+    order = arm_order(arms)
+    names = dict(zip(arms["cell_id"], arms["arm"], strict=True))
+    rows = outcomes.assign(arm=outcomes["cell_id"].map(names), right=(outcomes["verdict"] == "correct").astype(float))
+    graded = rows[~rows["verdict"].isin(["error", "ungraded"])]
+    problems = problem_order(rows)
+    share = graded.pivot_table(index="problem_id", columns="arm", values="right", aggfunc="mean")
+    share = share.reindex(index=problems, columns=[arm for arm in order if arm in set(rows["arm"])])
+    text = rows.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")  # noqa: PD010
+    text = text.reindex(index=share.index, columns=share.columns).fillna("")
+    if show == "differing":
+        keep = share.max(axis=1) > share.min(axis=1)
+    elif show == "unsolved":
+        keep = ~(share.min(axis=1) >= 1)
+    else:
+        keep = pd.Series(True, index=share.index)
+    # stable, so that equally hard problems stay in the task's order
+    hardest = share[keep].mean(axis=1).sort_values(kind="stable", na_position="first").index
+    return ProblemGrid(text.loc[hardest], share.loc[hardest])
+
+
+def _outcome_text(outcomes: pd.Series) -> str:
+    """`●` for one sample; `3/4 ● ✕` for several: right of all, then the glyphs that occur."""
+    present = [mark.glyph for name, mark in theme.OUTCOMES.items() if (outcomes == name).any()]
+    if len(outcomes) == 1:
+        return present[0]
+    return f"{int((outcomes == 'correct').sum())}/{len(outcomes)} {' '.join(present)}"
+
+
+def joined(facts: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Per-cell facts with the labels of the chosen cells, in their order; cells without facts are left out."""
+    labels = cells[list(LABEL_COLUMNS)]
+    return labels.merge(facts, on="cell_id", how="inner", validate="1:m").reset_index(drop=True)
+
+
+def cell_of(cells: pd.DataFrame, arm: str) -> str:
+    """Cell id of an arm label; empty when it is not there."""
+    found = cells[cells["arm"] == arm]["cell_id"]
+    return "" if found.empty else str(found.iloc[0])

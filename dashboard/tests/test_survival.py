@@ -1,0 +1,83 @@
+"""Survival: the law holds exactly what the length algebra says is cached; measured shares invert their histogram."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard import survival
+from policies.budget import Budget
+
+AGE_BINS = 32
+
+
+@given(
+    prompt=st.integers(1, 100),
+    room=st.integers(2, 60),
+    interval=st.integers(1, 40),
+    events=st.integers(0, 30),
+    protected=st.booleans(),
+)
+def test_the_law_keeps_exactly_keep_tokens_after_each_event(
+    prompt: int, room: int, interval: int, events: int, protected: bool
+) -> None:
+    """A draw keeps a fixed number of slots, so the chances sum to K' right after an event, to the last one."""
+    keep = prompt + interval + room
+    length = keep + interval * (events + 1)
+    chances = survival.survival(length, prompt, keep, prompt if protected else 0, Budget(keep, interval, interval))
+    assert chances.sum() == pytest.approx(keep, rel=1e-12)
+    assert (chances[-interval:] == 1).all()
+    if protected:
+        assert (chances[:prompt] == 1).all()
+
+
+def test_the_law_is_the_geometric_one_of_the_contract() -> None:
+    keep, interval, prompt = 264, 16, 40
+    chances = survival.survival(1000, prompt, keep, prompt, Budget(keep, interval, interval))
+    per_event = (keep - interval - prompt) / (keep - prompt)
+    events = (1000 - (keep + interval)) // interval + 1
+    assert chances[prompt] == pytest.approx(per_event**events)
+
+
+def test_nothing_is_lost_before_the_first_event() -> None:
+    assert (survival.survival(279, 40, 264, 0, Budget(264, 16, 16)) == 1).all()
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=5))
+def test_every_token_is_in_one_bin(lengths: list[int]) -> None:
+    counted = np.zeros(AGE_BINS, dtype=int)
+    for length in lengths:
+        counted += np.bincount(survival.age_bins(np.arange(1, length + 1)), minlength=AGE_BINS)
+    assert survival.tokens_per_bin(np.array(lengths), AGE_BINS).tolist() == counted.tolist()
+
+
+def test_held_inverts_a_histogram_of_known_shares() -> None:
+    pairs, length = 6, 100
+    tokens = survival.tokens_per_bin(np.array([length]), AGE_BINS)
+    wanted = np.array([1.0, 1.0, 0.5, 0.25, 0.125, 0.5, 1.0] + [0.0] * 25)
+    rows = pd.DataFrame(
+        {"cell_id": ["c", "c"], "n_prompt": [41, 41], "n_output": [60, 60],
+         "age_histogram": [tokens * pairs * wanted] * 2}
+    )  # fmt: skip
+    table = survival.held(rows)
+    assert table["held"].tolist() == pytest.approx(wanted[:7])
+    assert table["age"].tolist() == ["1", "2–3", "4–7", "8–15", "16–31", "32–63", "64–127"]
+    assert set(table["rows"]) == {2}
+
+
+def test_cells_without_a_histogram_are_left_out() -> None:
+    rows = pd.DataFrame({"cell_id": ["c"], "n_prompt": [4], "n_output": [5], "age_histogram": [[0] * AGE_BINS]})
+    assert survival.held(rows).empty
+    assert survival.law(pd.DataFrame(columns=["keep"])).empty
+
+
+def test_the_law_averages_rows_by_age() -> None:
+    row = {"n_prompt": 40, "n_output": 961, "keep": 264, "interval": 16, "recent": 16, "protection": "prompt",
+           "n_sink": 4, "overflow_mode": "grow"}  # fmt: skip
+    table = survival.law(pd.DataFrame([row, row]))
+    one = survival.survival(1000, 40, 264, 40, Budget(264, 16, 16))[::-1]
+    assert table["age_from"].tolist() == [2**b for b in range(10)]
+    assert table["held"].iloc[4] == pytest.approx(one[15:31].mean())
