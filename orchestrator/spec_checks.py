@@ -78,11 +78,12 @@ def _references(job: JobSpec) -> Iterator[Mistake]:
         "task": [task.name for task in job.tasks],
         "policy": [arm.name for _, arm in arm_entries(job)],
     }
-    for section in ("include", "exclude"):
-        for index, entry in enumerate(getattr(job, section)):
-            for key, names in known.items():
-                yield from _unknown((section, index, key), getattr(entry, key, None) or (), names)
+    for index, arm in enumerate(job.include):
+        yield from _unknown(("include", index, "model"), arm.model or (), known["model"])
+        yield from _unknown(("include", index, "task"), arm.task or (), known["task"])
     for index, entry in enumerate(job.exclude):
+        for key, names in known.items():
+            yield from _unknown(("exclude", index, key), getattr(entry, key) or (), names)
         if not entry.model_fields_set:
             yield ("exclude", index), "an empty entry would exclude everything. Name at least one key."
     if "reference" in job.analysis.model_fields_set:

@@ -1,0 +1,66 @@
+"""What a store already knows about a plan: committed chunks, answer lengths, speed, size. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from orchestrator.chunks import ChunkId
+from orchestrator.grid import Plan
+from orchestrator.store.paths import StorePaths, chunk_files
+from orchestrator.store.reader import Reader
+
+_COLUMNS = ("cell_id", "model", "task", "n_output", "engine_id", "started_at", "finished_at", "engine_kind")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Measurements from committed rows; everything is empty for a store that does not exist yet.
+
+    lengths  mean generated tokens per row, by cell id
+    peers    the same by (model, task), over every arm in the store
+    speed    generated tokens per second of one engine, by model
+    bytes_per_token  size of committed files over their generated tokens
+    """
+
+    committed: frozenset[ChunkId] = frozenset()
+    lengths: Mapping[str, float] = field(default_factory=dict)
+    peers: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    speed: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_token: float | None = None
+
+
+def read(store: Path, plan: Plan) -> History:
+    """History of a plan's cells and of others on the same models. Raises UserError for a directory that is no store."""
+    if not store.exists():
+        return History()
+    reader = Reader(store)
+    cells = reader.cells()
+    models = {planned.cell.model.path for planned in plan.cells}
+    known = cells[cells["model"].isin(models) & ~cells["simulated"].astype(bool)]["cell_id"].tolist()
+    rows = reader.rows(_COLUMNS, known)
+    files = dict(chunk_files(StorePaths(store).generations))
+    wanted = {planned.cell_id for planned in plan.cells}
+    tokens = int(rows["n_output"].sum())
+    size = sum(path.stat().st_size for chunk, path in files.items() if chunk.cell_id in set(known))
+    return History(
+        committed=frozenset(chunk for chunk in files if chunk.cell_id in wanted),
+        lengths=rows.groupby("cell_id")["n_output"].mean().astype(float).to_dict(),
+        peers=rows.groupby(["model", "task"])["n_output"].mean().astype(float).to_dict(),
+        speed=_speed(rows),
+        bytes_per_token=size / tokens if tokens else None,
+    )
+
+
+def _speed(rows: pd.DataFrame) -> dict[str, float]:
+    """Tokens per second by model: what its engines generated over the time between their first and last row."""
+    engines = rows.groupby(["model", "engine_id"]).agg(
+        tokens=("n_output", "sum"), first=("started_at", "min"), last=("finished_at", "max")
+    )
+    engines["seconds"] = (engines["last"] - engines["first"]).dt.total_seconds()
+    sums = engines.groupby("model")[["tokens", "seconds"]].sum()
+    sums = sums[sums["seconds"] > 0]
+    return (sums["tokens"] / sums["seconds"]).astype(float).to_dict()

@@ -1,0 +1,199 @@
+"""Forecast of a plan before anything runs: rows to make, tokens, time, disk, and what each comparison could resolve.
+
+Every figure says where it comes from: committed rows of the store where there are any, else a documented default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.chunks import BLOCK, blocks_for, plan_missing
+from orchestrator.grid import Plan, PlannedCell
+from orchestrator.history import History
+from orchestrator.stats.power import planned_difference
+from policies.budget import Protection
+from workers.api import EngineSpec
+
+# Careful figures for a model that has no row in the store yet: one engine, start to finish.
+DEFAULT_TOKENS_PER_SECOND = 1500.0
+ENGINE_START_SECONDS = 30.0
+# Text compresses to about 3 bytes a token; the rest is columns and file overhead of a chunk.
+DEFAULT_BYTES_PER_TOKEN = 3.0
+BYTES_PER_CHUNK = 24_000
+# Below this the report calls a comparison unresolved whatever it shows (contracts.md section 6).
+FEWEST_PROBLEMS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CellForecast:
+    """One cell: chunks planned and already committed, rows and generated tokens still to make.
+
+    source  where tokens_per_row comes from
+    """
+
+    planned: PlannedCell
+    chunks: int
+    committed: int
+    rows: int
+    tokens_per_row: float
+    source: str
+
+    @property
+    def tokens(self) -> float:
+        """Generated tokens still to make."""
+        return self.rows * self.tokens_per_row
+
+
+@dataclass(frozen=True, slots=True)
+class EngineForecast:
+    """One engine: its cells, generated tokens still to make, speed and where that figure comes from, seconds."""
+
+    spec: EngineSpec
+    model: str
+    cells: int
+    tokens: float
+    tokens_per_second: float
+    source: str
+
+    @property
+    def seconds(self) -> float:
+        """Start and generation; 0 when nothing is missing."""
+        return ENGINE_START_SECONDS + self.tokens / self.tokens_per_second if self.tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonForecast:
+    """One cell against its reference: the smallest difference found with 80 % power, in points of accuracy."""
+
+    cell_id: str
+    reference_id: str
+    task: str
+    n_problems: int
+    samples: int
+    points: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Everything that `evictbench plan` prints. Seconds are those of one engine at a time."""
+
+    name: str
+    store: str
+    cells: tuple[CellForecast, ...]
+    engines: tuple[EngineForecast, ...]
+    comparisons: tuple[ComparisonForecast, ...]
+    disk_bytes: float
+    gpu: str
+    gpu_hours: float
+    cost: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Generations still to make."""
+        return sum(cell.rows for cell in self.cells)
+
+    @property
+    def tokens(self) -> float:
+        """Generated tokens still to make."""
+        return sum(cell.tokens for cell in self.cells)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of one engine at a time."""
+        return sum(engine.seconds for engine in self.engines)
+
+
+def forecast(plan: Plan, history: History, store: str) -> Forecast:
+    """Pure: the same plan and history give the same figures. `store` is only named."""
+    cells = tuple(_cell(planned, history) for planned in plan.cells)
+    engines = tuple(_engines(plan, cells, history))
+    job = plan.job
+    hours = sum(engine.seconds for engine in engines) / 3600 * job.resources.tp * job.resources.pp
+    rate = job.execution.rates.get(job.resources.gpu)
+    comparisons = tuple(_comparisons(plan))
+    tokens, chunks = sum(cell.tokens for cell in cells), sum(cell.chunks - cell.committed for cell in cells)
+    per_token = history.bytes_per_token
+    return Forecast(
+        name=job.name,
+        store=store,
+        cells=cells,
+        engines=engines,
+        comparisons=comparisons,
+        disk_bytes=tokens * per_token if per_token else tokens * DEFAULT_BYTES_PER_TOKEN + chunks * BYTES_PER_CHUNK,
+        gpu=job.resources.gpu,
+        gpu_hours=hours,
+        cost=None if rate is None else rate * hours,
+        notes=(*plan.notes, *_remarks(plan, comparisons, hours)),
+    )
+
+
+def reference_arm(planned: PlannedCell, plan: Plan) -> PlannedCell | None:
+    """The arm a cell is compared with: the prompt-protected reference at the same model, task, keep and interval.
+
+    `full`, which has no budget, is compared with the reference's first arm. None for the reference arm itself and
+    where the job has no such arm.
+    """
+    cell = planned.cell
+    arms = [
+        other
+        for other in plan.cells
+        if other.arm.name == plan.job.analysis.reference
+        and (other.cell.model, other.cell.task) == (cell.model, cell.task)
+        and (cell.budget is None or other.cell.budget == cell.budget)
+    ]
+    protected = [other for other in arms if other.cell.protection is Protection.PROMPT]
+    chosen = next(iter(protected or arms), None)
+    return None if chosen is planned else chosen
+
+
+def _cell(planned: PlannedCell, history: History) -> CellForecast:
+    cell, cell_id = planned.cell, planned.cell_id
+    missing = plan_missing(cell_id, planned.n_problems, planned.samples_max, history.committed)
+    total = planned.samples_max * blocks_for(planned.n_problems)
+    rows = sum(min(BLOCK, planned.n_problems - chunk.block * BLOCK) for chunk in missing)
+    peer = (cell.model.path, cell.task.name)
+    if cell_id in history.lengths:
+        tokens, source = history.lengths[cell_id], "this cell's rows"
+    elif peer in history.peers:
+        tokens, source = history.peers[peer], "rows of the same model and task"
+    else:
+        tokens, source = float(planned.expected_tokens), "the task's own figure"
+    return CellForecast(planned, total, total - len(missing), rows, tokens, source)
+
+
+def _engines(plan: Plan, cells: tuple[CellForecast, ...], history: History) -> Iterator[EngineForecast]:
+    for spec, tenants in plan.engines.items():
+        model = tenants[0].cell.model.path
+        tokens = sum(cell.tokens for cell in cells if cell.planned.engine == spec)
+        measured = history.speed.get(model)
+        speed, source = (
+            (measured, "rows of the store") if measured else (DEFAULT_TOKENS_PER_SECOND, "a careful default")
+        )
+        yield EngineForecast(spec, model, len(tenants), tokens, speed, source)
+
+
+def _comparisons(plan: Plan) -> Iterator[ComparisonForecast]:
+    for planned in plan.cells:
+        reference = reference_arm(planned, plan)
+        if reference is not None:
+            yield ComparisonForecast(
+                planned.cell_id,
+                reference.cell_id,
+                planned.cell.task.name,
+                planned.n_problems,
+                planned.samples_max,
+                100 * planned_difference(planned.n_problems, planned.samples_max),
+            )
+
+
+def _remarks(plan: Plan, comparisons: tuple[ComparisonForecast, ...], hours: float) -> Iterator[str]:
+    job = plan.job
+    if not comparisons:
+        yield f"nothing is compared: no arm stands beside one of the reference '{job.analysis.reference}'."
+    for task in dict.fromkeys(entry.task for entry in comparisons if entry.n_problems < FEWEST_PROBLEMS):
+        yield f"{task}: fewer than {FEWEST_PROBLEMS} problems; the report will call every comparison unresolved."
+    limit = job.execution.budget.gpu_hours
+    if limit is not None and hours > limit:
+        yield f"the estimate of {hours:.1f} GPU-hours exceeds execution.budget.gpu_hours {limit:g}."
