@@ -1,0 +1,65 @@
+"""Everything that is printed about one comparison, from one pairing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orchestrator.stats import bootstrap, power, signs
+from orchestrator.stats.intervals import UNKNOWN, Interval, t_interval
+from orchestrator.stats.paired import Paired
+from orchestrator.stats.verdict import OURS, Judgement, Rule, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison. Differences and intervals are fractions (A - B); p values two-sided; NaN where undefined.
+
+    judgement   the verdict with the interval that decides
+    t, percentile  both 95 % intervals, whichever decides
+    detectable  smallest difference found with 80 % probability at this size and spread
+    problems_needed  problems at which the measured difference would be detectable; None where it is 0
+    sample_factor  multiple of the samples that would do it on the same problems; None where no number does
+    """
+
+    n_problems: int
+    samples_a: int
+    samples_b: int
+    difference: float
+    judgement: Judgement
+    t: Interval
+    percentile: Interval
+    p_bootstrap: float
+    p_sign: float
+    p_signflip: float
+    wins: int
+    losses: int
+    ties: int
+    detectable: float
+    problems_needed: int | None
+    sample_factor: float | None
+
+
+def compare(paired: Paired, rule: Rule = OURS) -> Comparison:
+    """Summarise one pairing. Pure; the same pairing gives the same numbers to the last bit."""
+    exact = bootstrap.distribution(paired)
+    flip = signs.sign_flip_test(paired)
+    wins, losses, ties = paired.signs
+    return Comparison(
+        n_problems=paired.n,
+        samples_a=int(paired.samples_a.sum()),
+        samples_b=int(paired.samples_b.sum()),
+        difference=paired.mean,
+        judgement=judge(paired, rule),
+        t=t_interval(paired.d, 1 - rule.alpha),
+        percentile=exact.interval(1 - rule.alpha) if exact is not None else UNKNOWN,
+        p_bootstrap=exact.p_value if exact is not None else math.nan,
+        p_sign=signs.sign_test(wins, losses),
+        p_signflip=flip if flip is not None else math.nan,
+        wins=wins,
+        losses=losses,
+        ties=ties,
+        detectable=power.detectable_difference(paired.sd, paired.n, rule.alpha),
+        problems_needed=power.problems_needed(paired.sd, paired.mean, rule.alpha),
+        sample_factor=power.sample_factor(paired.sd, paired.within, paired.n, paired.mean),
+    )

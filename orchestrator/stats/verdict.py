@@ -1,0 +1,105 @@
+"""The only place of a verdict (contracts.md section 6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.stats import bootstrap
+from orchestrator.stats.intervals import UNKNOWN, Interval, t_interval
+from orchestrator.stats.paired import Paired
+
+FEWEST_PROBLEMS = 10
+FEWEST_NON_TIES = 6
+# Below it the percentile interval is too narrow: 6.0 to 6.6 % instead of 5 % at 30 x 16.
+PERCENTILE_FROM = 100
+
+
+class Verdict(StrEnum):
+    """What a comparison says. There is no "equal": what is not settled is unresolved."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    UNRESOLVED = "unresolved"
+
+
+class IntervalKind(StrEnum):
+    """Interval that decides."""
+
+    T = "t"
+    PERCENTILE = "percentile"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How to decide.
+
+    alpha    two-sided level; a look of a sequential design has its own
+    margin   half-width of the equivalence region as a fraction; None where equivalence was not asked for
+    published  decide by the percentile interval at every size, as the paper does
+    """
+
+    alpha: float = 0.05
+    margin: float | None = None
+    published: bool = False
+
+
+OURS = Rule()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, the interval it rests on, and why it is unresolved where a rule forbids a claim."""
+
+    verdict: Verdict
+    interval: Interval
+    kind: IntervalKind
+    reason: str
+
+
+def judge(paired: Paired, rule: Rule = OURS) -> Judgement:
+    """Decide one comparison.
+
+    better / worse  the interval at 1 - alpha excludes 0
+    equivalent      only with a margin: the interval at 1 - 2 alpha lies inside it (two one-sided tests)
+    unresolved      otherwise, and always below FEWEST_PROBLEMS problems or FEWEST_NON_TIES problems that differ
+    """
+    kind = deciding_kind(paired, rule)
+    low, high = interval(paired, kind, 1 - rule.alpha)
+    wins, losses, _ = paired.signs
+    if paired.n < FEWEST_PROBLEMS:
+        return Judgement(
+            Verdict.UNRESOLVED, (low, high), kind, f"too few: {paired.n} problems, {FEWEST_PROBLEMS} needed"
+        )
+    if wins + losses < FEWEST_NON_TIES:
+        reason = f"too few: {wins + losses} problems differ, {FEWEST_NON_TIES} needed"
+        return Judgement(Verdict.UNRESOLVED, (low, high), kind, reason)
+    if excludes_zero((low, high)):
+        return Judgement(Verdict.BETTER if low > 0 else Verdict.WORSE, (low, high), kind, "")
+    if rule.margin is not None:
+        inner_low, inner_high = interval(paired, kind, 1 - 2 * rule.alpha)
+        if -rule.margin < inner_low and inner_high < rule.margin:
+            return Judgement(Verdict.EQUIVALENT, (low, high), kind, "")
+    return Judgement(Verdict.UNRESOLVED, (low, high), kind, "")
+
+
+def deciding_kind(paired: Paired, rule: Rule) -> IntervalKind:
+    """t below PERCENTILE_FROM problems, and where the exact distribution is out of reach; else percentile."""
+    small = paired.n < PERCENTILE_FROM and not rule.published
+    return IntervalKind.T if small or bootstrap.distribution(paired) is None else IntervalKind.PERCENTILE
+
+
+def interval(paired: Paired, kind: IntervalKind, level: float) -> Interval:
+    """The interval of the mean difference at `level`; NaN where there is none."""
+    if kind is IntervalKind.T:
+        return t_interval(paired.d, level)
+    exact = bootstrap.distribution(paired)
+    return exact.interval(level) if exact is not None else UNKNOWN
+
+
+def excludes_zero(interval: Interval) -> bool:
+    """Strictly; False for an unknown interval."""
+    low, high = interval
+    return not math.isnan(low) and (low > 0 or high < 0)
