@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from orchestrator.grading import Graded, GradeWork
 from orchestrator.messages import Order, Report
 from workers.api import EngineSpec
+
+ENGINES = "workers.engines:create"
+"""Dotted name of what turns an EngineSpec into an Engine, by its kind."""
 
 EXIT_REASONS = {70: "made no token for too long and ended itself"}
 
@@ -30,7 +34,7 @@ class Launch:
     log: str
     threads: int = 0
     stuck_seconds: float = 300.0
-    create: str = "workers.engines:create"
+    create: str = ENGINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,10 @@ class Backend(Protocol):
     def send(self, worker: str, order: Order) -> None:
         """Queue an order; one for a dead worker is dropped."""
 
-    def poll(self, seconds: float) -> list[Report | Lost]:
+    def grade(self, work: GradeWork) -> None:
+        """Grade in another process; Graded follows."""
+
+    def poll(self, seconds: float) -> list[Report | Lost | Graded]:
         """What arrived, waiting up to `seconds` for the first."""
 
     def stop(self, worker: str, hard: bool) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from orchestrator.backend import EXIT_REASONS, Launch, Lost, Machine
+from orchestrator.grading import Graded, GradeWork, grade
 from orchestrator.messages import Order, Report
 
 _CLOSE_SECONDS = 5.0
@@ -31,6 +35,8 @@ class LocalBackend:
     def __init__(self, places: int = 1) -> None:
         self._places = places
         self._children: dict[str, _Child] = {}
+        self._graders = _grader_pool()
+        self._grading: dict[Future[Graded], GradeWork] = {}
 
     def machines(self) -> list[Machine]:
         """This one."""
@@ -60,13 +66,19 @@ class LocalBackend:
             with suppress(OSError):
                 self._children[worker].connection.send(order)
 
-    def poll(self, seconds: float) -> list[Report | Lost]:
+    def grade(self, work: GradeWork) -> None:
+        """As Backend.grade."""
+        self._grading[self._graders.submit(grade, work)] = work
+
+    def poll(self, seconds: float) -> list[Report | Lost | Graded]:
         """As Backend.poll."""
+        found: list[Report | Lost | Graded] = [self._grade_done(f) for f in list(self._grading) if f.done()]
         workers = {child.connection: name for name, child in self._children.items()}
+        if found:
+            seconds = 0.0
         if not workers:
             time.sleep(seconds)
-            return []
-        found: list[Report | Lost] = []
+            return found
         for connection in wait(list(workers), timeout=seconds):
             name = workers[connection]  # type: ignore[index]
             try:
@@ -90,6 +102,15 @@ class LocalBackend:
         """As Backend.close."""
         for name in list(self._children):
             self._bury(name)
+        self._graders.shutdown(wait=False, cancel_futures=True)
+
+    def _grade_done(self, future: Future[Graded]) -> Graded:
+        work = self._grading.pop(future)
+        try:
+            return future.result()
+        except BrokenExecutor as error:
+            self._graders = _grader_pool()
+            return Graded(work, f"grading process died: {error}")
 
     def _bury(self, name: str) -> Lost:
         """The socket ended or must end: take the whole group down and collect the exit status."""
@@ -100,6 +121,23 @@ class LocalBackend:
         _kill_group(child.process)
         code = child.process.wait(_CLOSE_SECONDS)
         return Lost(name, _reason(code))
+
+
+def _grader_pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_live_with_driver)
+
+
+def _live_with_driver() -> None:
+    """In a grading process: Ctrl-C is the driver's business, its death is ours (a pool's queue never notices it)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+
+    def follow() -> None:
+        driver.join()
+        os._exit(0)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -121,6 +121,7 @@ class Books:
     committed: int = 0
     parked: int = 0
     started: int = 0
+    rows: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
 
     def add(self, plan: Planned) -> None:
         """Enter a new chunk as pending; one that is known already is left as it is."""
@@ -130,6 +131,7 @@ class Books:
         # Arms of one (sample, block) follow one another, so that comparisons become paired early.
         rank = (-self.group_tokens[plan.group], plan.group, plan.chunk.sample, plan.chunk.block, plan.arm)
         self.chunks[plan.chunk] = ChunkEntry(plan, rank, Status.OWNED, attempt=plan.attempts)
+        self.rows[Status.OWNED] += plan.rows
         line.unsettled += 1
         self.move(plan.chunk, Status.PENDING)
 
@@ -146,6 +148,8 @@ class Books:
         line.unsettled += settled(was) - settled(status)
         self.committed += (status is Status.COMMITTED) - (was is Status.COMMITTED)
         self.parked += (status is Status.PARKED) - (was is Status.PARKED)
+        self.rows[was] -= entry.plan.rows
+        self.rows[status] += entry.plan.rows
         entry.status, entry.owner = status, owner
         if owner is not None:
             self.workers[owner].owned.add(chunk)

@@ -224,7 +224,7 @@ def _end_badly(state: State, worker: WorkerEntry, reason: str, actions: list[Act
         line.empty_deaths += 1
     ready = any(state.books.workers[name].phase is Phase.READY for name in line.workers)
     if max(line.failed_starts, line.empty_deaths) >= state.limits.attempts and not ready:
-        _close(state, line, reason, actions)
+        _close(state, line, reason, actions, worker.name)
     if node is not None and worker.commits == 0 and not fatal:
         node.strikes += 1
         if node.strikes >= state.limits.strikes and not node.quarantined and _place_left(state, worker):
@@ -248,14 +248,17 @@ def _place_left(state: State, worker: WorkerEntry) -> bool:
     return any(n.units >= worker.line.units and not n.quarantined for name, n in nodes if name != worker.node)
 
 
-def _close(state: State, line: Line, reason: str, actions: list[Action]) -> None:
+def _close(state: State, line: Line, reason: str, actions: list[Action], worker: str = "") -> None:
     """Nothing of this line will run: park what waits. What is owned still may commit."""
     line.closed = reason
     for heap in (line.waiting, line.alone):
         while (chunk := state.books.pop(heap)) is not None:
-            state.books.chunks[chunk].reason = reason
+            entry = state.books.chunks[chunk]
+            # An engine that does not start is an attempt too: it has a number and a reason on record.
+            entry.attempt += 1
+            entry.reason = reason
             state.books.move(chunk, Status.PARKED)
-            actions.append(Failed(chunk, state.books.chunks[chunk].attempt, Cause.FATAL, reason, "", parked=True))
+            actions.append(Failed(chunk, entry.attempt, Cause.FATAL, reason, worker, parked=True))
 
 
 def _remove(state: State, event: WorkerGone, actions: list[Action]) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -63,6 +63,7 @@ class WorkerLoop:
     ) -> None:
         self._name, self._spec, self._store, self._beat, self._stuck = name, spec, store, beat, stuck_seconds
         self._changed = threading.Condition()
+        self._beat_now = threading.Event()
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._state, self._detail, self._fatal = WorkerState.LOADING, "loading model", False
         self._provenance: Provenance | None = None
@@ -129,10 +130,12 @@ class WorkerLoop:
         engine: Engine | None = None
         try:
             engine = create(self._spec)
-            provenance = engine.start()
+            # Rows name the worker, as live files and logs do.
+            provenance = replace(engine.start(), engine_id=self._name)
             with self._changed:
                 self._provenance, self._state, self._detail = provenance, WorkerState.READY, "running"
                 self._tell()
+            self._beat_now.set()
             while not self._closing:
                 self._carry_out_orders(engine)
                 if not self._open:
@@ -273,11 +276,13 @@ class WorkerLoop:
         while not self._closing:
             silent = time.monotonic() - self._progressed
             if self._state is WorkerState.READY and self._open and silent > self._stuck:
+                self._state = WorkerState.FAILED
                 self._detail = f"no token for {silent:.0f} s with {self._counters.running} requests running"
                 self._beat(self._facts())
                 os._exit(EXIT_STUCK)
             self._beat(self._facts())
-            time.sleep(min(_BEAT_SECONDS, self._stuck / 4))
+            self._beat_now.wait(min(_BEAT_SECONDS, self._stuck / 4))
+            self._beat_now.clear()
 
     def _facts(self) -> dict[str, Any]:
         provenance, counters = self._provenance, self._counters

@@ -277,6 +277,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         entries = books.chunks.values()
         assert books.committed == sum(e.status is Status.COMMITTED for e in entries)
         assert books.parked == sum(e.status is Status.PARKED for e in entries)
+        for status, rows in books.rows.items():
+            assert rows == sum(e.plan.rows for e in entries if e.status is status)
         for engine, line in books.lines.items():
             mine = [e for e in entries if e.plan.engine == engine]
             assert line.pending_rows == sum(e.plan.rows for e in mine if e.status is Status.PENDING)

@@ -1,0 +1,116 @@
+"""Grading committed chunks: reads generations, asks the task, commits grades. Needs no engine, and runs any time after.
+
+A chunk's grades are one file under the grader's name and version, so grading again with a newer grader touches nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow.parquet as pq
+
+from orchestrator.chunks import ChunkId
+from orchestrator.store.paths import GraderKey
+from orchestrator.store.rows import grade_row
+from orchestrator.store.writer import Store
+from orchestrator.tasks.base import Problem, Task
+
+_CHUNKS = 16
+_AT_ONCE = 2
+_COLUMNS = ("row_id", "cell_id", "problem_id", "sample", "text", "finish_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class GradeWork:
+    """Committed chunks of one task, each with the problems of its block, gold answers included."""
+
+    store: str
+    task: Task
+    chunks: tuple[tuple[ChunkId, tuple[Problem, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """What became of a GradeWork: every chunk graded, or why not (then all of them may be tried again)."""
+
+    work: GradeWork
+    error: str = ""
+
+
+def grader_key(task: Task) -> GraderKey:
+    """Under which name a task's grades are stored."""
+    return GraderKey(task.grader, task.grader_version)
+
+
+def grade(work: GradeWork) -> Graded:
+    """Grade every chunk; never raises: a grader's defect must not end a campaign."""
+    try:
+        store = Store.open(work.store, create=False)
+        for chunk, problems in work.chunks:
+            _grade_chunk(store, work.task, chunk, problems)
+    except Exception as error:  # reported to the driver, which names it in its summary
+        return Graded(work, f"{type(error).__name__}: {error}")
+    return Graded(work)
+
+
+def _grade_chunk(store: Store, task: Task, chunk: ChunkId, problems: tuple[Problem, ...]) -> None:
+    by_id = {problem.problem_id: problem for problem in problems}
+    key = grader_key(task)
+    rows = []
+    for row in pq.read_table(store.paths.generation(chunk), columns=list(_COLUMNS)).to_pylist():
+        verdict = task.grade(by_id[row["problem_id"]], row["text"], row["finish_reason"])
+        rows.append(grade_row(row, key, verdict, datetime.now(UTC)))
+    store.commit_grades(key, chunk, rows)
+
+
+@dataclass(slots=True)
+class GradeQueue:
+    """Chunks that wait for their grades, in works of a few chunks of one task; a failed work is tried once more.
+
+    `locate` gives a chunk's task and the problems of its block.
+    """
+
+    store: str
+    locate: Callable[[ChunkId], tuple[Task, tuple[Problem, ...]]]
+    errors: list[str] = field(default_factory=list)
+    running: int = 0
+    _waiting: deque[ChunkId] = field(default_factory=deque)
+    _failed: set[ChunkId] = field(default_factory=set)
+
+    @property
+    def left(self) -> int:
+        """Chunks without a verdict on their grading; those of a running work count as one."""
+        return len(self._waiting) + self.running
+
+    def add(self, chunks: Iterable[ChunkId]) -> None:
+        """Queue committed chunks."""
+        self._waiting.extend(chunks)
+
+    def take(self) -> GradeWork | None:
+        """The next work, or None while enough of them run or nothing waits."""
+        if self.running >= _AT_ONCE or not self._waiting:
+            return None
+        task, problems = self.locate(self._waiting[0])
+        chunks = [(self._waiting.popleft(), problems)]
+        while self._waiting and len(chunks) < _CHUNKS:
+            other, problems = self.locate(self._waiting[0])
+            if other is not task:
+                break
+            chunks.append((self._waiting.popleft(), problems))
+        self.running += 1
+        return GradeWork(self.store, task, tuple(chunks))
+
+    def finish(self, graded: Graded) -> None:
+        """Take in what became of a work."""
+        self.running -= 1
+        if not graded.error:
+            return
+        chunks = [chunk for chunk, _ in graded.work.chunks]
+        self._waiting.extend(chunk for chunk in chunks if chunk not in self._failed)
+        again = [chunk for chunk in chunks if chunk in self._failed]
+        if again:
+            self.errors.append(f"{len(again)} chunks of {graded.work.task.name} are not graded: {graded.error}")
+        self._failed.update(chunks)
