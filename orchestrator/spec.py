@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, StringConstraints, ValidationError
+from pydantic import PrivateAttr, StringConstraints, ValidationError
 
 from orchestrator import spec_checks, spec_errors
 from orchestrator.errors import UserError
@@ -22,6 +22,7 @@ from orchestrator.spec_sections import (
     ExecutionSpec,
     IncludeSpec,
     ModelSpec,
+    OneOrMore,
     ResourcesSpec,
     SamplesSpec,
     SamplingSpec,
@@ -39,9 +40,9 @@ class JobSpec(Section):
 
     name: Name
     """Campaign id: letters, digits, `.`, `_`, `-`."""
-    models: Annotated[tuple[ModelSpec, ...], Field(min_length=1)]
+    models: OneOrMore[ModelSpec]
     """Models to run."""
-    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    tasks: OneOrMore[TaskSpec]
     """Problem sets to run."""
     arms: ArmsSpec
     """Policies and budgets to compare."""

@@ -16,6 +16,7 @@ _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
+    "finite_number": "a finite number",
     "string_type": "text",
     "bool_type": "true or false",
     "tuple_type": "a list",
@@ -34,11 +35,19 @@ _BOUNDS = {
 
 def paragraphs(error: ValidationError, source: Source, model: type[BaseModel]) -> str:
     """One line per mistake, in the order of the file."""
+    details = [detail for detail in error.errors(include_url=False) if not _echo(detail, error)]
     found = sorted(
         (source.line(detail["loc"]), index, f"{source.place(detail['loc'])}: {_sentence(detail, model)}")
-        for index, detail in enumerate(error.errors(include_url=False))
+        for index, detail in enumerate(details)
     )
     return "\n".join(text for _, _, text in found)
+
+
+def _echo(detail: ErrorDetails, error: ValidationError) -> bool:
+    """A list whose entries all failed is also reported as too short, which is not the user's mistake."""
+    loc = detail["loc"]
+    deeper = (other["loc"] for other in error.errors(include_url=False))
+    return detail["type"] == "too_short" and any(len(other) > len(loc) and other[: len(loc)] == loc for other in deeper)
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
@@ -63,12 +72,12 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
             return f"{value} is not {_WANTED[kind]}."
         case _ if kind in _BOUNDS:
             word, key = _BOUNDS[kind]
-            return f"{value} is not allowed; it must be {word} {context[key]}."
+            return f"{value} is not allowed; it must be {word} {context[key]:g}."
         case _:
             return f"{value}: {_closed(detail['msg'])}"
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value as a job file writes it, short enough for a sentence."""
     match value:
         case None:

@@ -157,8 +157,9 @@ class ArmSpec(_Settings):
         self._reference = policy_reference(self.name, (info.context or {}).get("folder", Path()))
         self._policy = policies.build(self._reference, self.params)
         if not self._policy.evicts:
-            for key in sorted(self.model_fields_set & set(_Settings.model_fields)):
-                raise ValueError(f"policy '{self.name}' never evicts, so it takes no {key}. Remove {key} here.")
+            extra = [key for key in _Settings.model_fields if getattr(self, key) is not None]
+            if extra:
+                raise ValueError(f"policy '{self.name}' never evicts, so it takes no {extra[0]}. Remove it here.")
         return self
 
     @property
@@ -201,7 +202,7 @@ class ExcludeSpec(Section):
 class ArmsSpec(Section):
     """The compared arms: the product of policies, keeps, intervals and protections."""
 
-    policies: Annotated[tuple[ArmSpec, ...], Field(min_length=1)]
+    policies: OneOrMore[ArmSpec]
     """Names, or mappings {name, params, keep, interval, protection, budget_mode, overflow, n_sink}."""
     keep: OneOrMore[Positive] | None = None
     """Cached KV pairs per head right after an event, in tokens, prompt and newest tokens included. One or a list."""
@@ -232,7 +233,11 @@ class SamplesSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_number(cls, value: Any) -> Any:
-        return {"min": value, "max": value} if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"min": value, "max": value}
+        if isinstance(value, dict | cls):
+            return value
+        raise ValueError(f"{value!r} is neither a number nor {{min, max, until_width}}.")
 
     @property
     def adaptive(self) -> bool:
