@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from orchestrator.stats import bootstrap, power, signs
-from orchestrator.stats.intervals import UNKNOWN, Interval, t_interval
+from orchestrator.stats.intervals import Interval
 from orchestrator.stats.paired import Paired
-from orchestrator.stats.verdict import OURS, Judgement, Rule, judge
+from orchestrator.stats.verdict import OURS, IntervalKind, Judgement, Rule, interval, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ def compare(paired: Paired, rule: Rule = OURS) -> Comparison:
         samples_b=int(paired.samples_b.sum()),
         difference=paired.mean,
         judgement=judge(paired, rule),
-        t=t_interval(paired.d, 1 - rule.alpha),
-        percentile=exact.interval(1 - rule.alpha) if exact is not None else UNKNOWN,
+        t=interval(paired, IntervalKind.T, 1 - rule.alpha),
+        percentile=interval(paired, IntervalKind.PERCENTILE, 1 - rule.alpha),
         p_bootstrap=exact.p_value if exact is not None else math.nan,
         p_sign=signs.sign_test(wins, losses),
         p_signflip=flip if flip is not None else math.nan,

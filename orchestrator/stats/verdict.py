@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
 
 from orchestrator.stats import bootstrap
 from orchestrator.stats.intervals import UNKNOWN, Interval, t_interval
@@ -92,9 +94,10 @@ def deciding_kind(paired: Paired, rule: Rule) -> IntervalKind:
 
 
 def interval(paired: Paired, kind: IntervalKind, level: float) -> Interval:
-    """The interval of the mean difference at `level`; NaN where there is none."""
+    """The interval of the mean difference at `level`, inside [-1, 1]; NaN where there is none."""
     if kind is IntervalKind.T:
-        return t_interval(paired.d, level)
+        low, high = np.clip(t_interval(paired.d, level), -1.0, 1.0)
+        return float(low), float(high)
     exact = bootstrap.distribution(paired)
     return exact.interval(level) if exact is not None else UNKNOWN
 
@@ -103,3 +106,8 @@ def excludes_zero(interval: Interval) -> bool:
     """Strictly; False for an unknown interval."""
     low, high = interval
     return not math.isnan(low) and (low > 0 or high < 0)
+
+
+def withhold(judgement: Judgement, reason: str) -> Judgement:
+    """The same interval without a claim: rows of an arm were not made by the policy that they name."""
+    return replace(judgement, verdict=Verdict.UNRESOLVED, reason=reason)
