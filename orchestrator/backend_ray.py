@@ -1,4 +1,4 @@
-"""Engine workers as Ray actors: the only module that imports Ray.
+"""Engine workers as Ray actors: the only module that imports Ray; use it through orchestrator.cluster.connect.
 
 Plain actors that the driver owns: no restarts and no retries by Ray (the scheduler counts attempts), one message in
 flight per worker, every wait with a deadline, nothing detached. When the driver dies, Ray ends what it owned.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-# Read by Ray when it is imported: no phoning home, no warning about CPU-only actors.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-
 import ray
+import ray._private.worker
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator import guardian
 from orchestrator.backend import Launch, Lost, Machine
 from orchestrator.errors import UserError
 from orchestrator.grading import Graded, GradeWork, grade
@@ -66,12 +66,14 @@ class RayBackend:
         """Raises UserError when there is no cluster at the address, or a local one does not come up."""
         self._actors: dict[str, _Actor] = {}
         self._grading: dict[Any, GradeWork] = {}
-        self._scratch: str | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
         try:
             if address is not None:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 self._start_local()
+            # Deaths of workers come to us as Lost, with a reason; Ray's own paragraphs about them would hide that.
+            ray._private.worker._worker_logs_enabled = False
         except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
             self.close()
             where = f"the cluster at {address}" if address is not None else "a local cluster"
@@ -79,7 +81,12 @@ class RayBackend:
 
     def _start_local(self) -> None:
         # Socket paths are limited to about 100 characters, so neither a user's TMPDIR nor a long name.
-        self._scratch = tempfile.mkdtemp(prefix="evb", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+        scratch = tempfile.mkdtemp(prefix="evb", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+        mark = Path(scratch).name
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.guardian", mark, scratch], stdin=subprocess.PIPE, process_group=0
+        )
+        os.environ[guardian.VARIABLE] = mark
         ray.init(
             address="local",
             include_dashboard=False,
@@ -87,7 +94,7 @@ class RayBackend:
             logging_level=logging.ERROR,
             object_store_memory=_OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
-            _temp_dir=self._scratch,
+            _temp_dir=scratch,
         )
 
     def machines(self) -> list[Machine]:
@@ -152,8 +159,11 @@ class RayBackend:
                     ray.kill(actor.handle, no_restart=True)
             ray.shutdown()
         self._actors.clear()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        os.environ.pop(guardian.VARIABLE, None)
+        if self._guardian is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._guardian.communicate(timeout=_GET_SECONDS)
+            self._guardian = None
 
     def _receive(self, name: str, ref: Any) -> Report | Lost:
         actor = self._actors[name]
@@ -191,6 +201,8 @@ def _merged(orders: list[Order]) -> Order:
 
 
 def _reason(error: RayError) -> str:
-    """The last telling line of Ray's message."""
+    """The telling part of Ray's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any("SYSTEM_ERROR" in line for line in lines):
+        return "engine process died (killed, out of memory, or crashed)"
     return lines[-1] if lines else type(error).__name__

@@ -11,17 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import cluster
 from orchestrator.backend import Backend, Launch, Lost
 from orchestrator.backend_local import LocalBackend
 from orchestrator.messages import Assignment, Order, Report, WorkerState
 from orchestrator.store.writer import Store
 from orchestrator.tests.doubles import CELL, SPEC, work
-
-
-def ray_backend() -> Backend:
-    from orchestrator.backend_ray import RayBackend  # noqa: PLC0415  local-only runs must not start Ray
-
-    return RayBackend()
 
 
 @dataclass
@@ -75,7 +70,7 @@ class Bench:
 
 @pytest.fixture(scope="module", params=["local", "ray"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    made = LocalBackend(places=2) if request.param == "local" else ray_backend()
+    made = LocalBackend(places=2) if request.param == "local" else cluster.connect()
     yield made
     made.close()
 

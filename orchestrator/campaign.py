@@ -1,0 +1,231 @@
+"""A campaign: a job applied to a store. Submitting it again is how it resumes.
+
+What is missing is planned from the store alone, so a driver may be killed at any moment, started again with a grown
+job, or run twice at once: rows are committed once whatever happens.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.backend import ENGINES, Backend
+from orchestrator.cells import TaskRef
+from orchestrator.chunks import BLOCK, ChunkId
+from orchestrator.driver import Driver, Interrupt, Outcome, Settings, ungraded
+from orchestrator.environment import environment, usable_cores
+from orchestrator.errors import UserError
+from orchestrator.grid import Plan, expand
+from orchestrator.progress import duration, view_for
+from orchestrator.resources import LocalResources, load_task
+from orchestrator.spec import JobSpec
+from orchestrator.store.campaign import Campaign, Control
+from orchestrator.store.rows import plan_row
+from orchestrator.store.writer import Store
+from orchestrator.tasks.base import Task
+
+EXIT_INCOMPLETE = 1
+EXIT_STOPPED = 130
+
+_FORGOTTEN = timedelta(minutes=10)
+_DIFFERENCES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job expanded and compared with its store; nothing has been started."""
+
+    job: JobSpec
+    plan: Plan
+    tasks: Mapping[TaskRef, Task]
+    store: Store
+    committed: frozenset[ChunkId]
+
+    @property
+    def missing(self) -> tuple[ChunkId, ...]:
+        """Chunks to run."""
+        return self.plan.missing(self.committed)
+
+    @property
+    def ungraded(self) -> list[ChunkId]:
+        """Committed chunks to grade."""
+        return ungraded(self.store, self.plan, self.tasks, self.committed)
+
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign's files."""
+        return self.store.campaign(self.job.name)
+
+
+def prepare(path: Path, store: Path | None = None) -> Prepared:
+    """Read and expand a job, open its store. Raises UserError for every mistake that can be known before a start."""
+    job = JobSpec.load(path)
+    resources = LocalResources()
+    plan = expand(job, resources)
+    loaded = [load_task(job, index, resources) for index in range(len(job.tasks))]
+    opened = Store.open(store or job.execution.store)
+    committed = frozenset(opened.committed(planned.cell_id for planned in plan.cells))
+    return Prepared(job, plan, {task.ref: task.task for task in loaded}, opened, committed)
+
+
+def submit(prepared: Prepared) -> list[str]:
+    """Record the job in the store; returns what changed since it was last submitted, one line each."""
+    campaign, plan = prepared.campaign, prepared.plan
+    resolved = dict(prepared.job.resolved())
+    changes = differences(campaign.resolved(), resolved)
+    known = set(campaign.plan()["cell_id"].to_pylist())
+    rows = [plan_row(p.cell, p.n_problems, p.samples_min, p.samples_max, float(p.expected_tokens)) for p in plan.cells]
+    try:
+        campaign.submit(prepared.job.source.text, resolved, environment(), rows)
+        campaign.ask(Control.RUN)
+        _forget_old_engines(campaign)
+    except OSError as error:
+        raise UserError(f"the campaign cannot be recorded in {campaign.directory}: {error}") from error
+    if known and changes:
+        now = {row["cell_id"] for row in rows}
+        changes.append(
+            f"{len(now - known)} new cells, {len(now & known)} as before, "
+            f"{len(known - now)} no longer in the job (their rows stay in the store)"
+        )
+    return changes if known else []
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """`arms.keep[0]: 264 -> 200` for every key path whose value differs."""
+    before, after = dict(_flat(old)), dict(_flat(new))
+    absent = object()
+    changed = [key for key in {**before, **after} if before.get(key, absent) != after.get(key, absent)]
+    lines = [f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}" for key in changed]
+    more = len(lines) - _DIFFERENCES
+    return lines if more <= 0 else [*lines[:_DIFFERENCES], f"and {more} more"]
+
+
+def run(
+    path: Path,
+    console: Console,
+    connect: Callable[[], Backend],
+    store: Path | None = None,
+    stuck_seconds: float = 300.0,
+    create: str = ENGINES,
+) -> int:
+    """Run what is missing of a job; returns the exit status. `connect` is called only if there is work.
+
+    0 everything is committed and graded; 1 chunks are parked, missing or ungraded; 130 stopped by a signal or cancel.
+    """
+    prepared = prepare(path, store)
+    for change in submit(prepared):
+        console.print(f"changed: {change}", markup=False, highlight=False)
+    for note in prepared.plan.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    missing, to_grade = len(prepared.missing), len(prepared.ungraded)
+    total = sum(cell.n_problems * cell.samples_max for cell in prepared.plan.cells)
+    root = prepared.store.paths.root
+    if not missing and not to_grade:
+        console.print(f"{prepared.job.name}: all {total:,} rows are in {root} and graded; nothing to run.")
+        return 0
+    console.print(
+        f"{prepared.job.name}: {len(prepared.plan.cells)} cells, {total:,} rows, "
+        f"{len(prepared.committed)} chunks in {root}, {missing} to run.",
+        highlight=False,
+    )
+    started = time.monotonic()
+    outcome = _drive(prepared, console, connect, stuck_seconds, create)
+    _conclude(prepared, outcome, time.monotonic() - started, console)
+    if outcome.stopped:
+        return EXIT_STOPPED
+    return EXIT_INCOMPLETE if outcome.parked or outcome.unfinished or outcome.grade_errors else 0
+
+
+def _drive(
+    prepared: Prepared, console: Console, connect: Callable[[], Backend], stuck_seconds: float, create: str
+) -> Outcome:
+    interrupt = Interrupt()
+    settings = Settings(
+        prefix=f"e{uuid.uuid4().hex[:4]}-",
+        threads=usable_cores(),
+        stuck_seconds=stuck_seconds,
+        create=create,
+        gpu_hours=prepared.job.execution.budget.gpu_hours,
+    )
+    with _signals(interrupt):
+        backend = connect()
+        try:
+            # Ray takes SIGTERM for itself when it starts.
+            with _signals(interrupt), view_for(console) as view:
+                driver = Driver(prepared.plan, prepared.store, backend, settings, prepared.tasks)
+                return driver.run(view, interrupt)
+        finally:
+            backend.close()
+
+
+@contextmanager
+def _signals(interrupt: Interrupt) -> Iterator[None]:
+    before = {number: signal.signal(number, interrupt.request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _conclude(prepared: Prepared, outcome: Outcome, seconds: float, console: Console) -> None:
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    rate = outcome.tokens / seconds if seconds else 0.0
+    say(
+        f"{outcome.rows_made:,} rows made in {duration(seconds)}, {outcome.tokens:,} tokens "
+        f"({rate:,.0f} tokens/s, starts included), {outcome.engine_starts} engine starts."
+    )
+    for line in parked_lines(prepared.plan, outcome.parked):
+        say(f"parked: {line}")
+    if outcome.parked:
+        say(f"Engine output: {prepared.campaign.directory / 'logs'}. Run the same command to try parked chunks again.")
+    for error in outcome.grade_errors:
+        say(f"not graded: {error}")
+    if outcome.stopped:
+        say(f"Stopped ({outcome.stopped}) with {outcome.unfinished} chunks to run. The same command goes on from here.")
+    elif not outcome.parked and not outcome.grade_errors:
+        say(f"Everything is committed and graded. Next: evictbench report {prepared.job.source.path}")
+
+
+def parked_lines(plan: Plan, parked: Mapping[ChunkId, str]) -> list[str]:
+    """One line per cell and reason: `LABEL: 13 chunks (104 rows): reason`."""
+    counts = Counter((chunk.cell_id, reason) for chunk, reason in parked.items())
+    rows: Counter[tuple[str, str]] = Counter()
+    for chunk, reason in parked.items():
+        rows[chunk.cell_id, reason] += min(BLOCK, plan.cell(chunk.cell_id).n_problems - chunk.block * BLOCK)
+    return [
+        f"{plan.cell(cell_id).cell.label}: {count} chunk{'s' * (count != 1)} ({rows[cell_id, reason]} rows): {reason}"
+        for (cell_id, reason), count in counts.items()
+    ]
+
+
+def _forget_old_engines(campaign: Campaign) -> None:
+    """A driver that was killed could not retire its engines."""
+    limit = datetime.now(UTC) - _FORGOTTEN
+    for facts in campaign.live():
+        with suppress(ValueError, KeyError, TypeError):
+            if datetime.fromisoformat(facts["updated_at"]) < limit:
+                campaign.retire(facts["engine_id"])
+
+
+def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for index, item in enumerate(value):
+            yield from _flat(item, f"{place}[{index}]")
+    else:
+        yield place, value

@@ -1,0 +1,360 @@
+"""The driver of one campaign: carries events to the scheduler and its actions to a backend. Disposable at any moment.
+
+Nothing that resuming needs lives here: rows are in the store, and a driver that starts again plans what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from orchestrator.backend import ENGINES, Backend, Launch, Lost
+from orchestrator.cells import TaskRef
+from orchestrator.chunks import BLOCK, ChunkId
+from orchestrator.grading import Graded, GradeQueue, grader_key
+from orchestrator.grid import Plan
+from orchestrator.ledger import Limits, Phase, State, Status, WorkerEntry
+from orchestrator.messages import (
+    NOTHING,
+    Action,
+    Added,
+    AskDrain,
+    Assign,
+    Assignment,
+    Drain,
+    Event,
+    Failed,
+    Found,
+    NodeLost,
+    NodeUp,
+    Order,
+    Planned,
+    Quarantine,
+    Report,
+    Reported,
+    StartEngine,
+    StopEngine,
+    Tick,
+    Withdraw,
+    WorkerGone,
+    WorkerState,
+)
+from orchestrator.progress import EngineLine, Rate, Snapshot, View
+from orchestrator.scheduler import step
+from orchestrator.store.campaign import Campaign, Control
+from orchestrator.store.rows import comparison_id
+from orchestrator.store.writer import Store
+from orchestrator.tasks.base import Problem, Task
+from workers.api import EngineSpec
+
+_POLL_SECONDS = 0.25
+_LOOK_SECONDS = 2.0
+_GRADE_SECONDS = 600.0
+_ROWS_TO_LEARN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a driver runs.
+
+    prefix     of worker names, unique among the drivers of a store
+    threads    CPU threads of one engine; 0 leaves them to the engine
+    create     as Launch.create
+    gpu_hours  places x hours of engines after which the campaign drains; None is no limit
+    """
+
+    prefix: str
+    threads: int = 0
+    stuck_seconds: float = 300.0
+    create: str = ENGINES
+    gpu_hours: float | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Counts requests to stop: the first drains, the second stops at once. Set from signal handlers."""
+
+    count: int = 0
+
+    def request(self, *_: object) -> None:
+        """For signal.signal."""
+        self.count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a campaign ended. `stopped` says why it ended before its work did; empty when it did not."""
+
+    rows_made: int
+    parked: Mapping[ChunkId, str]
+    unfinished: int
+    grade_errors: tuple[str, ...]
+    stopped: str
+    tokens: int
+    engine_starts: int
+
+
+class Driver:
+    """Runs the missing chunks of a plan and grades what is committed."""
+
+    def __init__(
+        self, plan: Plan, store: Store, backend: Backend, settings: Settings, tasks: Mapping[TaskRef, Task]
+    ) -> None:
+        self._plan, self._store, self._backend, self._settings, self._tasks = plan, store, backend, settings, tasks
+        self._campaign: Campaign = store.campaign(plan.job.name)
+        self._state = State(settings.limits, settings.prefix)
+        self._grading = GradeQueue(str(store.paths.root.resolve()), self._locate)
+        self._reports: dict[str, Report] = {}
+        self._rate = Rate()
+        self._failures = 0
+        self._stopped = ""
+        self._looked = self._turned = time.monotonic()
+        self._place_seconds = 0.0
+
+    def run(self, view: View, interrupt: Interrupt) -> Outcome:
+        """Until everything is committed or parked and graded, or until it is told to stop."""
+        self._view = view
+        done = self._store.committed(planned.cell_id for planned in self._plan.cells)
+        self._grading.add(ungraded(self._store, self._plan, self._tasks, done))
+        self._look_at_nodes()
+        self._tell(Added(self._planned(done), self._now()))
+        while not self._state.finished and interrupt.count < 2:
+            self._turn(interrupt)
+        deadline = self._now() + _GRADE_SECONDS
+        while self._grading.left and interrupt.count < 2 and self._now() < deadline:
+            self._turn(interrupt)
+        return self._outcome(interrupt)
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def _planned(self, done: set[ChunkId]) -> tuple[Planned, ...]:
+        plan = self._plan
+        arms = {planned.cell_id: arm for arm, planned in enumerate(plan.cells)}
+        groups = {planned.cell_id: comparison_id(planned.cell) for planned in plan.cells}
+        attempts: dict[ChunkId, int] = {}
+        for record in self._campaign.attempts():
+            chunk = ChunkId(record["cell_id"], record["sample"], record["block"])
+            attempts[chunk] = max(attempts.get(chunk, 0), record["attempt"])
+        found = []
+        for chunk in plan.missing(done):
+            cell = plan.cell(chunk.cell_id)
+            rows = min(BLOCK, cell.n_problems - chunk.block * BLOCK)
+            group, arm = groups[chunk.cell_id], arms[chunk.cell_id]
+            known = attempts.get(chunk, 0)
+            found.append(Planned(chunk, cell.engine, rows, cell.expected_tokens, group, arm, known))
+        return tuple(found)
+
+    def _turn(self, interrupt: Interrupt) -> None:
+        for message in self._backend.poll(_POLL_SECONDS):
+            match message:
+                case Report():
+                    self._hear(message)
+                case Lost():
+                    self._mourn(message)
+                case Graded():
+                    self._grading.finish(message)
+        now = self._now()
+        self._tell(Tick(now))
+        self._place_seconds += (now - self._turned) * sum(w.line.units for w in self._state.books.workers.values())
+        self._turned = now
+        if interrupt.count:
+            self._stop("interrupted")
+        if now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            self._look_around()
+        while (work := self._grading.take()) is not None:
+            self._backend.grade(work)
+        self._view.show(self._snapshot())
+
+    def _hear(self, report: Report) -> None:
+        self._reports[report.worker] = report
+        self._rate.add(report.worker, report.counters.generated_tokens, self._now())
+        self._grading.add(report.committed)
+        self._tell(Reported(report, self._now()))
+
+    def _mourn(self, lost: Lost) -> None:
+        """A process ended. What it committed without telling counts; what it said of its end is the better reason."""
+        worker = self._state.books.workers.get(lost.worker)
+        found = tuple(
+            chunk for chunk in (worker.owned if worker else ()) if self._store.paths.generation(chunk).exists()
+        )
+        if found:
+            self._grading.add(found)
+            self._tell(Found(found, self._now()))
+        self._tell(WorkerGone(lost.worker, self._last_words(lost), self._now()))
+        self._reports.pop(lost.worker, None)
+        with suppress(OSError):
+            self._campaign.retire(lost.worker)
+
+    def _last_words(self, lost: Lost) -> str:
+        facts = next((facts for facts in self._campaign.live() if facts["engine_id"] == lost.worker), {})
+        if facts.get("state") == WorkerState.FAILED.value:
+            return str(facts["detail"])
+        if facts:
+            return lost.reason
+        # It ended before its first heartbeat: only its output can tell why.
+        lines = (
+            self._log(lost.worker).read_text(errors="replace").split("\n") if self._log(lost.worker).exists() else []
+        )
+        said = [line.strip() for line in lines if line.strip()]
+        return f"{lost.reason}: {said[-1]}" if said else lost.reason
+
+    def _log(self, worker: str) -> Path:
+        return self._campaign.directory.resolve() / "logs" / f"{worker}.log"
+
+    def _look_around(self) -> None:
+        self._look_at_nodes()
+        if self._campaign.control() is Control.CANCEL:
+            self._stop("cancelled")
+        budget = self._settings.gpu_hours
+        if budget is not None and self._place_seconds > budget * 3600:
+            self._stop(f"the budget of {budget:g} GPU-hours is spent")
+
+    def _look_at_nodes(self) -> None:
+        up = {machine.name: machine for machine in self._backend.machines()}
+        for name in self._state.books.nodes.keys() - up.keys():
+            self._tell(NodeLost(name, self._now()))
+        for name in up.keys() - self._state.books.nodes.keys():
+            self._tell(NodeUp(name, up[name].units, self._now()))
+
+    def _stop(self, why: str) -> None:
+        if not self._stopped:
+            self._stopped = why
+            self._view.say(f"{why}: finishing what has started, at most {self._settings.limits.drain_seconds:.0f} s")
+            self._tell(Drain(self._now()))
+
+    def _tell(self, event: Event) -> None:
+        self._state, actions = step(self._state, event)
+        for action in actions:
+            self._carry_out(action)
+        self._say_failures(actions)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case StartEngine(worker, node, engine):
+                self._backend.start(self._launch(worker, engine), node)
+            case Assign(worker, chunks):
+                assignments = (
+                    Assignment(self._plan.cell(chunk.cell_id).cell, self._plan.build(chunk, attempt))
+                    for chunk, attempt in chunks
+                )
+                self._backend.send(worker, Order(assign=tuple(assignments)))
+            case Withdraw(worker, withdrawn):
+                self._backend.send(worker, Order(withdraw=withdrawn))
+            case AskDrain(worker):
+                self._backend.send(worker, Order(drain=True))
+            case StopEngine(worker, hard, _):
+                self._backend.stop(worker, hard)
+            case Failed():
+                self._record(action)
+            case Quarantine(node, reason):
+                self._view.say(f"node {node} gets no more engines after two bad ends in a row: {reason}")
+
+    def _launch(self, worker: str, engine: EngineSpec) -> Launch:
+        settings, root = self._settings, self._store.paths.root.resolve()
+        return Launch(
+            worker=worker,
+            spec=engine,
+            store=str(root),
+            campaign=self._plan.job.name,
+            log=str(self._log(worker)),
+            threads=settings.threads,
+            stuck_seconds=settings.stuck_seconds,
+            create=settings.create,
+        )
+
+    def _record(self, failed: Failed) -> None:
+        self._failures += 1
+        facts = {
+            "cause": failed.cause.value,
+            "reason": failed.reason,
+            "engine_id": failed.worker,
+            "parked": failed.parked,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        with suppress(OSError):  # on a full disk the reason is still in the summary
+            self._campaign.record_attempt(failed.chunk, failed.attempt, facts)
+
+    def _say_failures(self, actions: list[Action]) -> None:
+        """One line per reason, however many chunks it hit."""
+        failures = [action for action in actions if isinstance(action, Failed)]
+        for (reason, parked), hit in Counter((failed.reason, failed.parked) for failed in failures).items():
+            fate = "parked" if parked else "will be tried again"
+            self._view.say(f"{hit} chunk{'s' * (hit != 1)} {fate}: {reason}")
+
+    def _locate(self, chunk: ChunkId) -> tuple[Task, tuple[Problem, ...]]:
+        cell = self._plan.cell(chunk.cell_id).cell
+        problems = self._plan.prompts[cell.model, cell.task].problems
+        return self._tasks[cell.task], problems[chunk.block * BLOCK : (chunk.block + 1) * BLOCK]
+
+    def _snapshot(self) -> Snapshot:
+        rows, now = self._state.books.rows, self._now()
+        planned = sum(cell.n_problems * cell.samples_max for cell in self._plan.cells)
+        left = rows[Status.PENDING] + rows[Status.OWNED]
+        return Snapshot(
+            rows_done=planned - left - rows[Status.PARKED],
+            rows_planned=planned,
+            tokens_per_second=self._rate.value(now),
+            eta_seconds=self._seconds_left(now),
+            engines=tuple(self._engine_line(worker) for worker in self._state.books.workers.values()),
+            failures=self._failures,
+            parked_rows=rows[Status.PARKED],
+            ungraded_chunks=self._grading.left,
+            draining=self._state.drain_deadline is not None,
+        )
+
+    def _seconds_left(self, now: float) -> float | None:
+        """Rows left x tokens per row over the present rate; rows in an engine are taken as half done."""
+        books, rate = self._state.books, self._rate.value(now)
+        open_rows, pending = books.rows[Status.OWNED], books.rows[Status.PENDING]
+        if not rate or open_rows + pending == 0:
+            return None
+        done = books.rows[Status.COMMITTED]
+        expected = sum(line.pending_tokens for line in books.lines.values()) / pending if pending else 0.0
+        mean = self._rate.total / (done + open_rows / 2) if done >= _ROWS_TO_LEARN or not pending else expected
+        return (pending + open_rows / 2) * mean / rate
+
+    def _engine_line(self, worker: WorkerEntry) -> EngineLine:
+        report, spec = self._reports.get(worker.name), worker.line.engine
+        state = "starting process" if report is None else report.detail
+        if worker.phase in (Phase.STOPPING, Phase.DEAD):
+            state = "ending"
+        counters = report.counters if report is not None else NOTHING
+        keep = f"keep <= {spec.keep_ceiling}, interval {spec.interval}" if spec.keep_ceiling else "no eviction"
+        serves = f"{Path(spec.model).name} ({keep})"
+        return EngineLine(worker.name, serves, state, counters.running, counters.waiting)
+
+    def _outcome(self, interrupt: Interrupt) -> Outcome:
+        books = self._state.books
+        if interrupt.count and not self._stopped:
+            self._stopped = "interrupted"
+        parked = {c: entry.reason for c, entry in books.chunks.items() if entry.status is Status.PARKED}
+        errors = list(self._grading.errors)
+        if self._grading.left and not self._stopped:
+            errors.append(f"grading did not end within {_GRADE_SECONDS:.0f} s; run the job again to go on with it")
+        return Outcome(
+            rows_made=books.rows[Status.COMMITTED],
+            parked=parked,
+            unfinished=len(books.chunks) - books.committed - books.parked,
+            grade_errors=tuple(errors),
+            stopped=self._stopped,
+            tokens=self._rate.total,
+            engine_starts=books.started,
+        )
+
+
+def ungraded(store: Store, plan: Plan, tasks: Mapping[TaskRef, Task], done: Iterable[ChunkId]) -> list[ChunkId]:
+    """Committed chunks of the plan without grades of their task's present grader, in the order given."""
+    graded = {
+        chunk
+        for ref, task in tasks.items()
+        for chunk in store.graded(grader_key(task), (p.cell_id for p in plan.cells if p.cell.task == ref))
+    }
+    return [chunk for chunk in done if chunk not in graded]
