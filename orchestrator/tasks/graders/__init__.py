@@ -1,0 +1,1 @@
+"""Grading rules: what counts as the answer in a text, and when two answers are equal."""

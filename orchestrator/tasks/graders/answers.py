@@ -1,0 +1,100 @@
+"""Where the answer is: behind the last thought, in the last box. Shared by every grader so that all read alike.
+
+Rules of thinking models: an unfinished thought holds no answer, whatever boxes it contains; `<think>` may have come
+from the template, so only the closing tag is required.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from orchestrator.tasks.base import Grade, Verdict
+
+THINK_OPEN = "<think>"
+THINK_CLOSE = "</think>"
+STOP_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|end|>", "<|eot_id|>")
+FINISHED = ("stop", "length")
+
+Finder = Callable[[str], str | None]
+Judge = Callable[[str], tuple[bool, str]]
+
+
+def answer_part(text: str, finish_reason: str, *, thinks: bool = False) -> str | None:
+    """Text behind the last `</think>`; None while a thought is unfinished.
+
+    thinks: the prompt already opened the thought, so a text without any tag is an unfinished one.
+    """
+    for token in STOP_TOKENS:
+        text = text.split(token, 1)[0]
+    head, closed, tail = text.rpartition(THINK_CLOSE)
+    if closed:
+        return tail
+    unfinished = thinks or finish_reason == "length" or THINK_OPEN in text
+    return None if unfinished else tail
+
+
+def boxes(text: str) -> list[tuple[int, int, str]]:
+    r"""Every balanced `\boxed{...}` or `\fbox{...}`: (start, end, content), outermost only, in order."""
+    found = []
+    at = 0
+    while (start := _next_box(text, at)) is not None:
+        begin = text.index("{", start) + 1
+        end = _closing_brace(text, begin)
+        if end is None:
+            at = begin
+            continue
+        found.append((start, end + 1, text[begin:end]))
+        at = end + 1
+    return found
+
+
+def last_box(text: str) -> str | None:
+    """Content of the last balanced box, stripped; None without one."""
+    found = boxes(text)
+    return found[-1][2].strip() if found else None
+
+
+def grade_answer(text: str, finish_reason: str, find: Finder, judge: Judge, *, thinks: bool = False) -> Grade:
+    """The frame of every grader: locate the answer, then judge it; absence is told apart from error and truncation.
+
+    find   answer part -> extracted answer or None
+    judge  extracted answer -> (is correct, name of the rule that decided)
+    """
+    started = time.perf_counter()
+    verdict, extracted, method = _decide(text, finish_reason, find, judge, thinks)
+    return Grade(verdict, extracted, method, time.perf_counter() - started)
+
+
+def _decide(text: str, finish_reason: str, find: Finder, judge: Judge, thinks: bool) -> tuple[Verdict, str | None, str]:
+    if finish_reason not in FINISHED:
+        return Verdict.ERROR, None, f"finish_reason {finish_reason}"
+    part = answer_part(text, finish_reason, thinks=thinks)
+    extracted = None if part is None else find(part)
+    if not extracted:
+        verdict = Verdict.TRUNCATED if finish_reason == "length" else Verdict.NO_ANSWER
+        return verdict, None, "unfinished thought" if part is None else "nothing to extract"
+    correct, method = judge(extracted)
+    return Verdict.CORRECT if correct else Verdict.WRONG, extracted, method
+
+
+def _next_box(text: str, at: int) -> int | None:
+    starts = [start for mark in ("\\boxed{", "\\fbox{", "\\boxed {") if (start := text.find(mark, at)) >= 0]
+    return min(starts, default=None)
+
+
+def _closing_brace(text: str, begin: int) -> int | None:
+    depth = 1
+    at = begin
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1  # an escaped brace is a character of the answer
+        elif char == "{":
+            depth += 1
+        elif char == "}":
+            depth -= 1
+            if depth == 0:
+                return at
+        at += 1
+    return None
