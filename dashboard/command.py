@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dashboard import data, theme
+from dashboard import guard, theme
 from orchestrator.errors import UserError
 
 LOOPBACK = "127.0.0.1"
@@ -26,7 +26,7 @@ HIDE_TEXTS = "--hide-texts"
 @click.option(HIDE_TEXTS, is_flag=True, help="Show no prompts and no generations (for a shared dashboard).")
 def command(store: Path, port: int | None, host: str, hide_texts: bool) -> None:
     """Browse the rows of STORE (default ./store): accuracy, paired differences, transcripts."""
-    data.check(store)
+    guard.check(store)
     chosen = free_port(host, port)
     click.echo(f"evictbench dashboard on http://{host}:{chosen} (store {store}); Ctrl-C stops it.")
     arguments = streamlit_arguments(store.resolve(), host, chosen, hide_texts)

@@ -1,7 +1,7 @@
 """Cached access to a store: everything the pages read goes through here.
 
-Aggregates are kept per store generation (`stamp`); texts are fetched by row id and never kept. Imports neither torch nor
-vllm nor ray (contracts.md section 2).
+Aggregates are kept per store generation (`stamp`); texts are fetched by row id and never kept. Imports no torch, vllm
+or ray (contracts.md section 2).
 """
 
 from __future__ import annotations
@@ -15,28 +15,18 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import survival, theme
+from dashboard import frames, guard, survival, theme
+from orchestrator import analysis
 from orchestrator.errors import UserError
 from orchestrator.store.campaign import Campaign
-from orchestrator.store.paths import StorePaths, chunk_files
+from orchestrator.store.paths import StorePaths
 from orchestrator.store.reader import Reader
-from orchestrator.store.writer import check_version
 
 # How often a busy dashboard looks for new files, at most.
 REFRESH_SECONDS = 3
 _FACTS = ("cell_id", "problem_id", "problem_index", "sample", "verdict")
 _LENGTHS = ("cell_id", "n_prompt", "n_output", "events", "cached_mean", "finish_reason")
 _PROVENANCE = ("engine_kind", "gpu", "node", "runner", "graph_mode", "git_revision")
-
-
-def check(store: Path) -> None:
-    """Raises UserError where there is no store, or one of another schema version."""
-    if not store.is_dir():
-        raise UserError(
-            f"There is no store at {store}. Run a job first (evictbench run jobs/demo.yaml), or name the directory "
-            "that execution.store in the job file points to."
-        )
-    check_version(StorePaths(store))
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -55,23 +45,23 @@ def stamp(store: Path) -> str:
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
-def counts(store: Path, stamp: str) -> pd.DataFrame:
-    """Planned and found per cell, planned cells without rows included.
+def arms(store: Path, stamp: str) -> pd.DataFrame:
+    """Every planned or found cell with its accuracy (columns: frames.ARM_COLUMNS).
 
-    Columns: cell_id, cell_label, rows, graded, invalid, planned_problems, planned, complete.
+    Raises UserError while the store holds no rows that count.
     """
     reader = _reader(str(store))
-    found = reader.cells()[["cell_id", "cell_label", "rows", "graded", "invalid"]]
-    plan = reader.plan()[["cell_id", "cell_label", "n_problems", "samples_min"]]
-    table = plan.merge(found, on="cell_id", how="outer", suffixes=("", "_found"))
-    table["cell_label"] = table["cell_label"].fillna(table["cell_label_found"])
-    numbers = ["rows", "graded", "invalid", "n_problems", "samples_min"]
-    table[numbers] = table[numbers].astype(float).fillna(0).astype(int)
-    table["planned"] = table["n_problems"] * table["samples_min"]
-    table["complete"] = (table["rows"] >= table["planned"]) & (table["graded"] >= table["rows"])
-    table = table.rename(columns={"n_problems": "planned_problems"})
-    columns = ["cell_id", "cell_label", "rows", "graded", "invalid", "planned_problems", "planned", "complete"]
-    return table[columns].sort_values("cell_label").reset_index(drop=True)
+    table = analysis.arms_table(reader)
+    if not (table["rows"] > 0).any():
+        raise UserError(guard.empty_text(store, reader))
+    return frames.arms(table)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def differences(store: Path, stamp: str, reference: str, rule: frames.Rule) -> pd.DataFrame:
+    """Paired differences of all arms to the reference (columns: frames.DIFFERENCE_COLUMNS)."""
+    question = analysis.Question(reference=reference, same_protection=rule is frames.Rule.SAME)
+    return frames.differences(analysis.differences_table(_reader(str(store)), question), arms(store, stamp))
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
@@ -107,7 +97,7 @@ def lengths(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
     rows["cut"] = (rows["finish_reason"] == "length").astype(float)
     rows["whole"] = rows["n_prompt"] + rows["n_output"]
     grouped = rows.groupby("cell_id")
-    quantiles = grouped["n_output"].quantile([0.1, 0.25, 0.5, 0.75, 0.9]).unstack()  # noqa: PD010
+    quantiles = grouped["n_output"].quantile([0.1, 0.25, 0.5, 0.75, 0.9]).unstack()
     quantiles.columns = pd.Index(["q10", "q25", "median", "q75", "q90"])
     means = grouped.agg(rows=("cut", "size"), truncated=("cut", "mean"), never_evicted=("never", "mean"))
     means["compression"] = grouped["whole"].mean() / grouped["cached_mean"].mean()
@@ -152,7 +142,7 @@ def corrupt(store: Path, stamp: str) -> list[str]:
 def campaigns(store: Path, stamp: str) -> pd.DataFrame:
     """One line per campaign: name, rows, planned, share, control (run, pause or cancel)."""
     reader = _reader(str(store))
-    found = counts(store, stamp).set_index("cell_id")["rows"]
+    found = reader.cells().set_index("cell_id")["rows"].astype(int)
     lines = []
     for campaign in reader.campaigns():
         plan = reader.plan(campaign.campaign_id)
@@ -202,3 +192,9 @@ def seconds_since(text: object) -> float | None:
 def _campaigns(store: Path) -> list[Campaign]:
     paths = StorePaths(store)
     return [Campaign(paths, path.name) for path in sorted(paths.campaigns.glob("*")) if path.is_dir()]
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def notes(store: Path, stamp: str) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    return []

@@ -5,7 +5,7 @@ ARM_COLUMNS and DIFFERENCE_COLUMNS are what pages and charts may rely on. Shares
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,13 +16,17 @@ from dashboard import theme
 # Columns that every labelled frame has, one row per cell.
 LABEL_COLUMNS = ("cell_id", "panel", "panel_title", "model", "task", "arm", "policy", "rule", "budget")
 ARM_COLUMNS = (
-    *LABEL_COLUMNS, "protection", "keep", "interval", "accuracy", "low", "high", "half_width", "problems", "samples",
-    "n", "rows", "planned", "planned_problems", "done", "complete", "wrong", "truncated", "no_answer", "error",
-)  # fmt: skip
+    *LABEL_COLUMNS,
+    *("protection", "keep", "interval", "accuracy", "low", "high", "half_width", "problems", "samples", "n"),
+    *("rows", "graded", "planned", "planned_problems", "done", "complete", "invalid"),
+    *("wrong", "truncated", "no_answer", "error"),
+)
 DIFFERENCE_COLUMNS = (
-    *LABEL_COLUMNS, "reference", "difference", "low", "high", "verdict", "reason", "wins", "losses", "ties",
-    "counts", "sign_p", "problems", "samples", "n", "done", "complete",
-)  # fmt: skip
+    *LABEL_COLUMNS,
+    *("at_budget", "reference", "reference_id", "difference", "low", "high", "verdict", "reason"),
+    *("wins", "losses", "ties", "counts", "p_sign", "p_holm", "family_size", "problems", "samples", "n"),
+    *("done", "complete"),
+)
 
 RULES: Mapping[str | None, str] = {
     "prompt": "prompt protected",
@@ -39,7 +43,7 @@ class Rule(StrEnum):
     SAME = "same_rule"
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         """Name of the choice."""
         return {Rule.AS_RUN: "As run", Rule.SAME: "Same rule for both"}[self]
 
@@ -79,8 +83,8 @@ def budget_label(keep: float | None, interval: float | None) -> str:
 def labelled(cells: pd.DataFrame) -> pd.DataFrame:
     """Add the label columns to a frame with the cell columns of the store; rows in the fixed order of arms.
 
-    Needs cell_id, comparison_id, model, task, policy, policy_params, protection, keep, interval. Arms that would share a
-    label within a panel and budget (other parameters) get the parameters, and then the cell id, added.
+    Needs cell_id, comparison_id, model, task, policy, policy_params, protection, keep, interval. Arms that would share
+    a label within a panel and budget get their parameters, and then the cell id, added.
     """
     out = cells.copy()
     out["panel"] = out["comparison_id"]
@@ -111,6 +115,40 @@ def labelled(cells: pd.DataFrame) -> pd.DataFrame:
     return out.iloc[sorted(range(len(out)), key=order.__getitem__)].reset_index(drop=True)
 
 
+def arms(table: pd.DataFrame) -> pd.DataFrame:
+    """Labelled arms (ARM_COLUMNS) of analysis.arms_table; planned cells without rows have NaN for accuracy."""
+    out = labelled(table)
+    out["half_width"] = (out["high"] - out["low"]) / 2
+    numbers = ["problems", "samples", "rows", "planned_problems", "planned_samples"]
+    # a cell that no campaign planned cannot be unfinished
+    out["complete"] = [bool(value) if pd.notna(value) else True for value in out["complete"]]
+    out["done"] = out["done"].fillna(1.0)
+    out[numbers] = out[numbers].astype(float).fillna(0).astype(int)
+    out["planned"] = out["planned_problems"] * out["planned_samples"]
+    out["n"] = [theme.sample_size(p, s) for p, s in zip(out["problems"], out["samples"], strict=True)]
+    return out
+
+
+def differences(table: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
+    """Labelled differences (DIFFERENCE_COLUMNS) of analysis.differences_table; complete only where both arms are."""
+    if table.empty:
+        return pd.DataFrame(columns=list(DIFFERENCE_COLUMNS)).astype({"complete": bool})
+    facts = table.drop(columns=[name for name in LABEL_COLUMNS if name != "cell_id"], errors="ignore")
+    out = joined(facts, arms)
+    whole = arms.set_index("cell_id")
+    out["at_budget"] = [budget_label(k, r) for k, r in zip(out["at_keep"], out["at_interval"], strict=True)]
+    out["reference"] = out["reference_id"].map(whole["arm"])
+    out["complete"] = ~out["provisional"].astype(bool)
+    least = pd.concat([out[name].map(whole["done"]) for name in ("cell_id", "reference_id")], axis=1).min(axis=1)
+    out["done"] = [f"{100 * share:.0f} % done" for share in least]
+    out["counts"] = [
+        f"{won} / {lost} / {tied}" for won, lost, tied in zip(out["wins"], out["losses"], out["ties"], strict=True)
+    ]
+    each = out["samples"].astype(float) / out["problems"].astype(float).where(out["problems"] > 0, 1)
+    out["n"] = [theme.sample_size(p, s) for p, s in zip(out["problems"], each, strict=True)]
+    return out
+
+
 def _task_labels(cells: pd.DataFrame) -> pd.Series:
     """Task names; where one model has a task under several settings, the comparison's first digits are added."""
     several = cells.groupby(["model", "task"])["panel"].transform("nunique") > 1
@@ -136,6 +174,17 @@ def arm_order(frame: pd.DataFrame) -> list[str]:
         distinct.itertuples(index=False), key=lambda r: (theme.policy_key(r.policy), rank.get(r.rule, 9), r.arm)
     )
     return list(dict.fromkeys(str(row.arm) for row in rows))
+
+
+def by_arm(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Arm labels in the fixed order, each with its rows."""
+    for label in arm_order(frame):
+        yield label, frame[frame["arm"] == label]
+
+
+def short_label(label: str, arm: pd.Series) -> str:
+    """An arm's label without its protection rule, for tables that show the rule as a second line."""
+    return label.replace(f" · {arm['rule']}", "", 1)
 
 
 def budgets(frame: pd.DataFrame) -> list[str]:
@@ -177,7 +226,7 @@ def no_comparison(arms: pd.DataFrame, reference: str) -> str:
     present = ", ".join(sorted(set(arms["policy"]), key=theme.policy_key)) or "none"
     return (
         f"No comparison for this choice: no other arm shares model, task, budget and problems with '{reference}'. "
-        f"Policies here: {present}. Choose another reference, budget or protection in the sidebar, or add arms to the job."
+        f"Policies here: {present}. Choose another reference, budget or protection rule, or add arms to the job."
     )
 
 
@@ -211,7 +260,7 @@ def problem_grid(outcomes: pd.DataFrame, arms: pd.DataFrame, show: str) -> Probl
     problems = problem_order(rows)
     share = graded.pivot_table(index="problem_id", columns="arm", values="right", aggfunc="mean")
     share = share.reindex(index=problems, columns=[arm for arm in order if arm in set(rows["arm"])])
-    text = rows.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")  # noqa: PD010
+    text = rows.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")
     text = text.reindex(index=share.index, columns=share.columns).fillna("")
     if show == "differing":
         keep = share.max(axis=1) > share.min(axis=1)
@@ -242,3 +291,38 @@ def cell_of(cells: pd.DataFrame, arm: str) -> str:
     """Cell id of an arm label; empty when it is not there."""
     found = cells[cells["arm"] == arm]["cell_id"]
     return "" if found.empty else str(found.iloc[0])
+
+
+def accuracy_export(arms: pd.DataFrame, verdicts: Mapping[str, str]) -> pd.DataFrame:
+    """The accuracy table as a flat file: raw shares, one line per cell."""
+    columns = ["model", "task", "policy", "rule", "budget", "accuracy", "low", "high", "problems", "samples",
+               "truncated", "no_answer", "error", "rows", "planned", "complete", "cell_id"]  # fmt: skip
+    return arms[columns].assign(verdict=arms["cell_id"].map(verdicts).fillna(""))
+
+
+def difference_export(table: pd.DataFrame) -> pd.DataFrame:
+    """The difference table as a flat file; verdicts of unfinished comparisons are left out."""
+    columns = [
+        *(
+            "model",
+            "task",
+            "policy",
+            "rule",
+            "at_budget",
+            "reference",
+            "difference",
+            "low",
+            "high",
+            "verdict",
+            "reason",
+        ),
+        *("wins", "losses", "ties", "p_sign", "p_holm", "family_size", "problems", "samples", "complete", "cell_id"),
+    ]
+    return table[columns].assign(verdict=table["verdict"].where(table["complete"], ""))
+
+
+def length_export(table: pd.DataFrame) -> pd.DataFrame:
+    """The length table as a flat file."""
+    columns = ["model", "task", "policy", "rule", "budget", "rows", "q10", "q25", "median", "q75", "q90", "truncated",
+               "never_evicted", "compression", "cell_id"]  # fmt: skip
+    return table[columns]

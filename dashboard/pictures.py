@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from PIL import Image
 
-from dashboard import browser, data
+from dashboard import browser, guard
 from orchestrator.errors import UserError
 
 MAX_BYTES = 200_000
@@ -49,7 +49,7 @@ def take(store: Path, folder: Path, width: int = WIDTH, height: int = HEIGHT) ->
 def main(store: Path, folder: Path, width: int, height: int) -> None:
     """Take one picture of every page shown in the README from STORE into FOLDER."""
     try:
-        data.check(store)
+        guard.check(store)
         for file in take(store, folder, width, height):
             click.echo(f"{file} {file.stat().st_size:,} bytes")
     except UserError as error:

@@ -14,12 +14,17 @@ import pandas as pd
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One table cell: text, CSS kind (`incomplete`, `missing`, `number`, a verdict), hover text and link."""
+    """One table cell.
+
+    kind  CSS classes: `incomplete`, `missing`, `text` (left-aligned) or a verdict
+    note  small second line
+    """
 
     text: str
     kind: str = ""
     hover: str = ""
     link: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ MISSING = Cell("–", "missing", "not run")
 def render(corner: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
     """HTML of a table; columns are (group, name) and equal neighbouring groups share one heading.
 
-    A table without groups ("" everywhere) has one heading row.
+    A table without groups ("" everywhere) has one heading row. Headings stand over their cells: left over `text`.
     """
     groups = _runs([group for group, _ in columns])
     grouped = any(group for group, _ in groups)
@@ -48,7 +53,11 @@ def render(corner: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row])
     if grouped:
         parts += [f'<th colspan="{span}" class="eb-group">{escape(group)}</th>' for group, span in groups]
         parts.append("</tr><tr>")
-    parts += [f"<th>{escape(name)}</th>" for _, name in columns]
+    left = [bool(rows) and "text" in rows[0].cells[place].kind.split() for place in range(len(columns))]
+    parts += [
+        f'<th class="{"text" if is_left else ""}">{escape(name)}</th>'
+        for (_, name), is_left in zip(columns, left, strict=True)
+    ]
     parts.append("</tr></thead><tbody>")
     parts += [_row(row) for row in rows]
     parts.append("</tbody></table></div>")
@@ -56,9 +65,8 @@ def render(corner: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row])
 
 
 def _row(row: Row) -> str:
-    note = f'<span class="eb-note">{escape(row.note)}</span>' if row.note else ""
     cells = "".join(_cell(cell) for cell in row.cells)
-    return f'<tr class="{escape(row.kind)}"><th scope="row">{escape(row.label)}{note}</th>{cells}</tr>'
+    return f'<tr class="{escape(row.kind)}"><th scope="row">{escape(row.label)}{_note(row.note)}</th>{cells}</tr>'
 
 
 def _cell(cell: Cell) -> str:
@@ -66,7 +74,11 @@ def _cell(cell: Cell) -> str:
     if cell.link:
         text = f'<a href="{escape(cell.link)}" target="_self">{text}</a>'
     hover = f' title="{escape(cell.hover)}"' if cell.hover else ""
-    return f'<td class="{escape(cell.kind)}"{hover}>{text}</td>'
+    return f'<td class="{escape(cell.kind)}"{hover}>{text}{_note(cell.note)}</td>'
+
+
+def _note(text: str) -> str:
+    return f'<span class="eb-note">{escape(text)}</span>' if text else ""
 
 
 def _runs(values: Sequence[str]) -> list[tuple[str, int]]:

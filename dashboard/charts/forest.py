@@ -18,7 +18,7 @@ TOOLTIP = [
     alt.Tooltip("high:Q", title="95 % to", format="+.1f"),
     alt.Tooltip("verdict:N", title="Verdict"),
     alt.Tooltip("counts:N", title="Wins / losses / ties"),
-    alt.Tooltip("sign_p:Q", title="Sign test p", format=".3g"),
+    alt.Tooltip("p_sign:Q", title="Sign test p", format=".3g"),
     alt.Tooltip("n:N", title="Problems × samples"),
     alt.Tooltip("done:N", title="Rows done"),
 ]
@@ -34,7 +34,7 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
     """One panel.
 
     frame columns: arm, reference, difference, low, high (shares), verdict (better, worse, unresolved, equivalent or
-    None while incomplete), counts (`12 / 3 / 89`), sign_p, n, done (text), complete (bool).
+    None while incomplete), counts (`12 / 3 / 89`), p_sign, n, done (text), complete (bool).
     arms: rows from top to bottom; domain: axis in points shared by all panels.
     """
     shown = base.scaled(frame, ["difference", "low", "high"])

@@ -43,7 +43,7 @@ def differences() -> pd.DataFrame:
             "high": [0.02, -0.9],
             "verdict": [None, "worse"],
             "counts": ["1 / 2 / 101", "0 / 100 / 4"],
-            "sign_p": [1.0, 1e-20],
+            "p_sign": [1.0, 1e-20],
             "n": ["104×1"] * 2,
             "done": ["52 / 104", "104 / 104"],
             "complete": [False, True],

@@ -10,11 +10,11 @@ HOSTILE = '<script>alert("x")</script> | **bold** & $x$'
 
 
 def test_every_part_of_a_table_is_escaped() -> None:
-    rows = [tables.Row(HOSTILE, [tables.Cell(HOSTILE, HOSTILE, HOSTILE, HOSTILE)], HOSTILE, HOSTILE)]
+    rows = [tables.Row(HOSTILE, [tables.Cell(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)], HOSTILE, HOSTILE)]
     html = tables.render(HOSTILE, [(HOSTILE, HOSTILE)], rows)
     assert "<script" not in html
     assert 'alert("x")' not in html
-    assert html.count("&lt;script&gt;") == 10
+    assert html.count("&lt;script&gt;") == 11
 
 
 def test_equal_neighbours_share_a_group_heading() -> None:

@@ -1,0 +1,59 @@
+"""Pieces that several pages share: panel grid, legend, downloads, links from a number to what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlencode
+
+import pandas as pd
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from dashboard import frames, session, tables, theme
+
+PANELS_PER_ROW = 2
+
+
+def grid(panels: Sequence[frames.Panel]) -> Iterator[tuple[DeltaGenerator, frames.Panel]]:
+    """One column per panel, PANELS_PER_ROW beside each other; a single panel gets the whole width."""
+    width = min(PANELS_PER_ROW, len(panels))
+    for start in range(0, len(panels), PANELS_PER_ROW):
+        yield from zip(st.columns(width, gap="medium"), panels[start : start + width], strict=False)
+
+
+def choose_panel(state: session.Session) -> frames.Panel:
+    """The model and task that a page about one of them shows; a choice among one is not offered."""
+    found = {panel.title: panel for panel in frames.panels(state.arms)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    title = st.selectbox("Model and task", list(found), key="panel", bind="query-params")
+    return found[title or next(iter(found))]
+
+
+def legend(each_cell: str) -> None:
+    """What marks, hatching and the numbers of a cell mean, in one line below a table."""
+    marks = " &nbsp; ".join(f"<b>{mark.glyph}</b> {mark.text}" for name, mark in theme.VERDICTS.items()
+                            if name != "equivalent")  # fmt: skip
+    st.html(
+        f'<div class="eb-legend">{marks} &nbsp; <b>{theme.INCOMPLETE}</b> unfinished: hatched, never in a verdict'
+        f" &nbsp; {each_cell}</div>"
+    )
+
+
+def downloads(frame: pd.DataFrame, name: str) -> None:
+    """CSV and Markdown of the table above."""
+    with st.container(horizontal=True):
+        st.download_button(
+            "CSV", frame.to_csv(index=False), f"{name}.csv", "text/csv",
+            key=f"{name}-csv", icon=":material/download:", on_click="ignore",
+        )  # fmt: skip
+        st.download_button(
+            "Markdown", tables.markdown(frame), f"{name}.md", "text/markdown",
+            key=f"{name}-md", icon=":material/download:", on_click="ignore",
+        )  # fmt: skip
+
+
+def problems_link(row: pd.Series, discordant: bool = False) -> str:
+    """Address of the Problems page for the row's model and task."""
+    choices = {"panel": row["panel_title"], **({"show": "differing"} if discordant else {})}
+    return f"problems?{urlencode(choices)}"

@@ -1,0 +1,59 @@
+"""Differences: which arm is better or worse than the reference?"""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import frames, parts, session, tables, theme
+from dashboard.charts import base, forest
+
+
+def difference_cells(row: pd.Series) -> list[tables.Cell]:
+    """Columns of one comparison; an unfinished one is hatched and has no verdict."""
+    if not row["complete"]:
+        verdict = tables.Cell(f"{theme.INCOMPLETE} {row['done']}", "text incomplete", "Unfinished: no verdict yet")
+    else:
+        mark = theme.VERDICTS[row["verdict"]]
+        verdict = tables.Cell(f"{mark.glyph} {mark.text}", f"text {row['verdict']}", note=row["reason"])
+    return [
+        tables.Cell(row["panel_title"], "text"),
+        verdict,
+        tables.Cell(theme.points(row["difference"])),
+        tables.Cell(theme.interval(row["low"], row["high"])),
+        tables.Cell(row["counts"], link=parts.problems_link(row, discordant=True)),
+        tables.Cell(f"{row['p_sign']:.2g}" if pd.notna(row["p_sign"]) else "–"),
+        tables.Cell(row["n"]),
+    ]
+
+
+COLUMNS = ["Model · task", "Verdict", "Points", "95 % interval", "W / L / T", "Sign test p", "n"]
+
+
+def main(state: session.Session) -> None:
+    """Forest plot per model and task over one axis, then the table with every number."""
+    st.title("Differences")
+    st.caption(f"Who beats the reference? Paired by problem against {state.reference_text}.")
+    table = state.differences
+    contest = table[table["policy"] != "full"]
+    if contest.empty:
+        st.info(frames.no_comparison(state.arms, state.reference), icon=":material/info:")
+        return
+    domain = base.difference_domain(contest)
+    panels = frames.panels(contest)
+    order = [arm for arm in state.order if arm in set(contest["arm"])]
+    for column, panel in parts.grid(panels):
+        chart = forest.forest(contest[contest["panel"] == panel.key], order, domain, panel.title)
+        column.altair_chart(chart, theme=None, width="stretch", alt=f"Differences to the reference: {panel.title}")
+    st.caption("Right of zero = better than the reference. Beside each line: verdict, problems won / lost / tied.")
+
+    rows = [
+        tables.Row(row["policy"], difference_cells(row), "full" if row["policy"] == "full" else "", row["rule"])
+        for _, row in table.iterrows()
+    ]
+    st.html(tables.render("Arm", [("", name) for name in COLUMNS], rows))
+    parts.legend("W / L / T: problems won, lost and tied against the reference.")
+    parts.downloads(frames.difference_export(table), "differences")
+
+
+main(session.current())

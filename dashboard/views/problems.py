@@ -1,0 +1,75 @@
+"""Problems: where do the arms differ?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import data, frames, parts, session, theme
+
+SHOWN = 200
+COLUMN_PIXELS = 118
+CHOICES = {"differing": "Arms differ", "all": "All", "unsolved": "Not solved by all"}
+
+
+def styled(grid: frames.ProblemGrid) -> Any:
+    """The grid with cells shaded by the share of right samples; glyphs carry the outcome without the colour."""
+
+    def shade(column: pd.Series) -> list[str]:
+        shares = grid.share[column.name]
+        return [
+            "color: #8A94A0" if pd.isna(share) else f"background-color: rgba(0, 158, 115, {0.06 + 0.34 * share:.2f})"
+            for share in shares
+        ]
+
+    return grid.text.style.apply(shade, axis=0)
+
+
+def main(state: session.Session) -> None:
+    """Problem x arm grid, hardest first; a click on a cell leads to its transcript."""
+    st.title("Problems")
+    st.caption("Where do the arms differ? One row per problem, hardest first; click a cell, then open its transcript.")
+    panel = parts.choose_panel(state)
+    show = st.segmented_control("Show", list(CHOICES), format_func=CHOICES.get, default="all", key="show",
+                                bind="query-params", required=True)  # fmt: skip
+    outcomes = data.problems(state.store, state.stamp, tuple(frames.of_panel(state.arms, panel)["cell_id"]))
+    grid = frames.problem_grid(outcomes, state.arms, show or "all")
+    if grid.text.empty:
+        st.info(f"No problem of {panel.title} to show with this choice.", icon=":material/info:")
+        return
+    total = len(grid.text)
+    first = 0
+    if total > SHOWN:
+        pages = -(-total // SHOWN)
+        first = SHOWN * (st.number_input(f"Page (1 to {pages})", 1, pages, 1, key="page", bind="query-params") - 1)
+    part = grid.window(first, SHOWN)
+    st.caption(f"{total:,} problems; showing {first + 1:,} to {first + len(part.text):,}.")
+    columns = {arm: st.column_config.TextColumn(width=COLUMN_PIXELS, help=arm) for arm in part.text.columns}
+    event = st.dataframe(
+        styled(part), on_select="rerun", selection_mode="single-cell", key="grid", width="stretch",
+        column_config=columns, height=min(36 * (len(part.text) + 1) + 4, 640),
+    )  # fmt: skip
+    open_selected(part, panel, event["selection"]["cells"])
+    glyphs = " &nbsp; ".join(f"<b>{mark.glyph}</b> {mark.text}" for mark in theme.OUTCOMES.values())
+    st.html(f'<div class="eb-legend">{glyphs} &nbsp; shading: share right, white: no row yet</div>')
+
+
+def open_selected(grid: frames.ProblemGrid, panel: frames.Panel, cells: list[tuple[int, str]]) -> None:
+    """A link from the selected cell to its transcript, beside the reference's."""
+    if not cells:
+        return
+    row, arm = cells[0]
+    problem = grid.text.index[row]
+    if arm not in grid.text.columns:
+        arm = grid.text.columns[0]
+    st.page_link(
+        "views/transcript.py",
+        label=f"Open the transcript of {arm} on {problem}",
+        icon=":material/article:",
+        query_params={"panel": panel.title, "problem": problem, "left": arm},
+    )
+
+
+main(session.current())
