@@ -21,6 +21,7 @@ from orchestrator.resources import LoadedModel, LoadedTask, LocalResources, Prom
 from orchestrator.seeds import eviction_seed, sample_seed
 from orchestrator.spec import JobSpec
 from orchestrator.spec_sections import ExcludeSpec
+from orchestrator.tasks.base import Task
 from workers.api import EngineSpec, Eviction, Request, Sampling
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Plan:
     cells: tuple[PlannedCell, ...]
     notes: tuple[str, ...]
     prompts: Mapping[tuple[ModelRef, TaskRef], Prompts]
+    tasks: Mapping[TaskRef, Task]
 
     def cell(self, cell_id: str) -> PlannedCell:
         """The planned cell of an id. Raises KeyError for a cell of another job."""
@@ -112,10 +114,13 @@ def expand(job: JobSpec, resources: Resources | None = None) -> Plan:
         raise UserError("\n".join(mistakes))
     prompts = {(m.ref, t.ref): Prompts(t.problems, found.render(m.resolved, t.problems)) for m in models for t in tasks}
     grid = _grid(job, models, tasks)
-    notes = [note for task in tasks for note in task.notes]
+    notes = [f"{model.spec.path}: {note}." for model in models for note in model.resolved.notes]
+    notes += [note for task in tasks for note in task.notes]
     _judge(job, models, tasks, grid, prompts, notes)
     cells = _merged(job, grid, notes)
-    return Plan(job, _planned(job, cells, prompts), tuple(dict.fromkeys(notes)), prompts)
+    return Plan(
+        job, _planned(job, cells, prompts), tuple(dict.fromkeys(notes)), prompts, {t.ref: t.task for t in tasks}
+    )
 
 
 def _loaded(

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.cells import Cell, canonical_json
 from orchestrator.chunks import BLOCK, blocks_for, plan_missing
 from orchestrator.grid import Plan, PlannedCell
 from orchestrator.history import History
 from orchestrator.stats.power import planned_difference
+from orchestrator.store.rows import comparison_id
 from policies.budget import Protection
 from workers.api import EngineSpec
 
@@ -129,23 +131,35 @@ def forecast(plan: Plan, history: History, store: str) -> Forecast:
     )
 
 
-def reference_arm(planned: PlannedCell, plan: Plan) -> PlannedCell | None:
-    """The arm a cell is compared with: the prompt-protected reference at the same model, task, keep and interval.
+def references(planned: PlannedCell, plan: Plan) -> list[PlannedCell]:
+    """The cells that the report compares a cell with (the rule of analysis.differences_table): never itself.
 
-    `full`, which has no budget, is compared with the reference's first arm. None for the reference arm itself and
-    where the job has no such arm.
+    The prompt-protected arm of the reference policy at the same model, task, keep and interval; for `full`, which has
+    no budget, one for each keep and interval.
     """
     cell = planned.cell
-    arms = [
+    candidates = [
         other
         for other in plan.cells
-        if other.arm.name == plan.job.analysis.reference
-        and (other.cell.model, other.cell.task) == (cell.model, cell.task)
-        and (cell.budget is None or other.cell.budget == cell.budget)
+        if other.cell.policy.name == plan.job.analysis.reference
+        and comparison_id(other.cell) == comparison_id(cell)
+        and (cell.budget is None or _axes(other.cell) == _axes(cell))
     ]
-    protected = [other for other in arms if other.cell.protection is Protection.PROMPT]
-    chosen = next(iter(protected or arms), None)
-    return None if chosen is planned else chosen
+    recent = cell.budget.recent if cell.budget else None
+    candidates.sort(key=lambda other: _plainness(other.cell, recent))
+    first: dict[tuple[int, int] | None, PlannedCell] = {}
+    for other in candidates:
+        first.setdefault(_axes(other.cell), other)
+    return [other for other in first.values() if other is not planned]
+
+
+def _axes(cell: Cell) -> tuple[int, int] | None:
+    return (cell.budget.keep, cell.budget.interval) if cell.budget else None
+
+
+def _plainness(cell: Cell, recent: int | None) -> tuple[bool, bool, str]:
+    own = cell.budget.recent if cell.budget else None
+    return cell.protection is not Protection.PROMPT, own != recent, canonical_json(dict(cell.policy.params))
 
 
 def _cell(planned: PlannedCell, history: History) -> CellForecast:
@@ -176,8 +190,7 @@ def _engines(plan: Plan, cells: tuple[CellForecast, ...], history: History) -> I
 
 def _comparisons(plan: Plan) -> Iterator[ComparisonForecast]:
     for planned in plan.cells:
-        reference = reference_arm(planned, plan)
-        if reference is not None:
+        for reference in references(planned, plan):
             yield ComparisonForecast(
                 planned.cell_id,
                 reference.cell_id,

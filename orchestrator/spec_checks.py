@@ -87,7 +87,8 @@ def _references(job: JobSpec) -> Iterator[Mistake]:
         if not entry.model_fields_set:
             yield ("exclude", index), "an empty entry would exclude everything. Name at least one key."
     if "reference" in job.analysis.model_fields_set:
-        yield from _unknown(("analysis", "reference"), (job.analysis.reference,), known["policy"])
+        labels = [arm.label for _, arm in arm_entries(job)]
+        yield from _unknown(("analysis", "reference"), (job.analysis.reference,), labels)
 
 
 def _unknown(loc: Loc, values: Iterable[str], known: list[str]) -> Iterator[Mistake]:

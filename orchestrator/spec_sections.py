@@ -168,6 +168,11 @@ class ArmSpec(_Settings):
         return self._policy
 
     @property
+    def label(self) -> str:
+        """The policy's name in rows and reports: `file.py:Class` without its folder."""
+        return self.name.rpartition("/")[2]
+
+    @property
     def reference(self) -> str:
         """What policies.registry.build takes: the name, or `/absolute/file.py:Class`."""
         return self._reference

@@ -133,7 +133,8 @@ def _contest(cell: CellForecast) -> tuple[ModelRef, TaskRef]:
 def _arms(cells: Sequence[CellForecast], expected: Forecast) -> Table:
     first = cells[0].planned
     model, task = _contest(cells[0])
-    title = f"{model.path}, {task.name}: {first.n_problems} problems x {first.samples_max}"
+    samples = f"{first.samples_max} sample{'s' * (first.samples_max != 1)} each"
+    title = f"{model.path}, {task.name}: {first.n_problems} problems, {samples}"
     table = _table(title, "arm", ">done", ">rows", ">length", ">tokens", ">detects")
     points = {entry.cell_id: f"{entry.points:.1f}" for entry in expected.comparisons}
     for cell in cells:

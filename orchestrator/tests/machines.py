@@ -60,11 +60,13 @@ class Machine:
 def resolved_model(path: str, revision: str, window: int) -> ResolvedModel:
     """A model of four KV heads."""
     return ResolvedModel(
-        path_on_disk=Path("/models") / path,
+        path=path,
+        directory=Path("/models") / path,
         revision=revision,
         architecture="Qwen3ForCausalLM",
         head_size=32,
         n_layers=4,
+        n_heads=8,
         n_kv_heads=4,
         window=window,
     )
