@@ -128,14 +128,14 @@ def _template_text(directory: Path, config: dict[str, Any]) -> str:
         template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
     if not isinstance(template, str):
         raise UserError(
-            f"model {directory} has no chat template (chat_template.jinja or tokenizer_config.json); evictbench compares "
-            "chat models, so take the instruct version, or add chat_template.jinja to a copy of the checkpoint."
+            f"model {directory} has no chat template (chat_template.jinja or tokenizer_config.json); take the instruct "
+            "version of the model, or add chat_template.jinja to a copy of the checkpoint."
         )
     return template
 
 
 def _special_tokens(*configs: dict[str, Any]) -> dict[str, str]:
-    tokens = {}
+    tokens: dict[str, str] = {}
     for config in configs:
         for key in _SPECIAL:
             value = config.get(key)

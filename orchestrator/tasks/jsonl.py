@@ -47,6 +47,7 @@ class Jsonl:
 
     name: ClassVar[str] = "jsonl"
     version: ClassVar[int] = 1
+    growing: ClassVar[bool] = True  # the last short block waits for more lines
     grader_version: ClassVar[int] = 1
     samples_default: ClassVar[int] = 1
     licence: ClassVar[str] = "the user's own"
@@ -76,7 +77,7 @@ class Jsonl:
         return len(self._items)
 
     def problems(self, limit: int | None = None) -> Sequence[Problem]:
-        """Problems in file order. Raises UserError: unreadable file, broken line, missing field, duplicate, bad gold."""
+        """In file order. Raises UserError: unreadable file, broken line, missing field, duplicate, bad gold."""
         return self._items[:limit]
 
     def grade(self, problem: Problem, text: str, finish_reason: str) -> Grade:
@@ -84,7 +85,7 @@ class Jsonl:
         return GRADERS[self.grader](problem.gold, text, finish_reason)
 
     def refuse_changes(self, stored: Mapping[int, str]) -> None:
-        """Compare with what a store holds: problem index -> problem id. Raises UserError naming the first changed line."""
+        """`stored`: problem index -> problem id, as a store holds them. Raises UserError naming the first changed line."""
         for index, problem_id in sorted(stored.items()):
             line = self._items[index].meta["line"] if index < len(self._items) else None
             if line is not None and self._items[index].problem_id == problem_id:

@@ -27,7 +27,7 @@ def answer_part(text: str, finish_reason: str, *, thinks: bool = False) -> str |
     """
     for token in STOP_TOKENS:
         text = text.split(token, 1)[0]
-    head, closed, tail = text.rpartition(THINK_CLOSE)
+    _, closed, tail = text.rpartition(THINK_CLOSE)
     if closed:
         return tail
     unfinished = thinks or finish_reason == "length" or THINK_OPEN in text

@@ -46,7 +46,7 @@ def number(gold: str, text: str, finish_reason: str) -> Grade:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """One decimal, integer or a/b as an exact fraction; thousands commas, a currency sign and outer dollars are dropped."""
+    """One decimal, integer or a/b, exact; thousands commas, a currency sign and outer dollars are dropped."""
     bare = text.strip().strip("$").replace("\\$", "").replace("\\!", "").replace("{,}", ",").strip().rstrip(".")
     if not _NUMBER.fullmatch(bare):
         return None
