@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from dashboard import frames, guard, survival, theme
-from orchestrator import analysis
+from orchestrator import analysis, report_notes
 from orchestrator.errors import UserError
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import StorePaths
@@ -97,7 +98,7 @@ def lengths(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
     rows["cut"] = (rows["finish_reason"] == "length").astype(float)
     rows["whole"] = rows["n_prompt"] + rows["n_output"]
     grouped = rows.groupby("cell_id")
-    quantiles = grouped["n_output"].quantile([0.1, 0.25, 0.5, 0.75, 0.9]).unstack()
+    quantiles = grouped["n_output"].quantile(np.array([0.1, 0.25, 0.5, 0.75, 0.9])).unstack()
     quantiles.columns = pd.Index(["q10", "q25", "median", "q75", "q90"])
     means = grouped.agg(rows=("cut", "size"), truncated=("cut", "mean"), never_evicted=("never", "mean"))
     means["compression"] = grouped["whole"].mean() / grouped["cached_mean"].mean()
@@ -196,5 +197,8 @@ def _campaigns(store: Path) -> list[Campaign]:
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def notes(store: Path, stamp: str) -> list[str]:
-    """What a reader must know before believing the numbers."""
-    return []
+    """What a reader must know before believing the numbers: simulated rows left out, facts of the models."""
+    simulated = analysis.simulated_cells(_reader(str(store)))
+    left_out = [f"Left out: {len(simulated)} cells of a simulated engine; they are never results."] if simulated else []
+    paths = arms(store, stamp)[["model_path"]].rename(columns={"model_path": "model"})
+    return [*left_out, *report_notes.model_facts(paths)]

@@ -88,6 +88,7 @@ def labelled(cells: pd.DataFrame) -> pd.DataFrame:
     """
     out = cells.copy()
     out["panel"] = out["comparison_id"]
+    out["model_path"] = out["model"]
     out["model"] = out["model"].map(short_model)
     out["budget"] = [budget_label(k, r) for k, r in zip(out["keep"], out["interval"], strict=True)]
     protection = out["protection"].astype(object).where(out["protection"].notna(), None)
@@ -101,16 +102,10 @@ def labelled(cells: pd.DataFrame) -> pd.DataFrame:
         out.loc[shared, "arm"] = out.loc[shared, "arm"] + " · " + out.loc[shared, more].astype(str)
     out["task"] = _task_labels(out)
     out["panel_title"] = out["model"] + " · " + out["task"]
+    rank = {rule: place for place, rule in enumerate(RULES.values())}
     order = [
-        (
-            row.model,
-            row.task,
-            theme.policy_key(row.policy),
-            list(RULES.values()).index(row.rule),
-            row.keep or 0,
-            row.arm,
-        )
-        for row in out[["model", "task", "policy", "rule", "keep", "arm"]].fillna({"keep": 0}).itertuples()
+        (row["model"], row["task"], theme.policy_key(row["policy"]), rank.get(row["rule"], 9), row["keep"], row["arm"])
+        for row in out.fillna({"keep": 0}).to_dict("records")
     ]
     return out.iloc[sorted(range(len(out)), key=order.__getitem__)].reset_index(drop=True)
 
@@ -169,11 +164,9 @@ def of_panel(frame: pd.DataFrame, panel: Panel) -> pd.DataFrame:
 def arm_order(frame: pd.DataFrame) -> list[str]:
     """Arm labels of a labelled frame in the fixed order, each once."""
     rank = {rule: place for place, rule in enumerate(RULES.values())}
-    distinct = frame[["arm", "policy", "rule"]].drop_duplicates()
-    rows = sorted(
-        distinct.itertuples(index=False), key=lambda r: (theme.policy_key(r.policy), rank.get(r.rule, 9), r.arm)
-    )
-    return list(dict.fromkeys(str(row.arm) for row in rows))
+    rows = frame[["arm", "policy", "rule"]].drop_duplicates().to_dict("records")
+    rows.sort(key=lambda row: (theme.policy_key(row["policy"]), rank.get(row["rule"], 9), row["arm"]))
+    return list(dict.fromkeys(str(row["arm"]) for row in rows))
 
 
 def by_arm(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -44,13 +44,12 @@ def law(rows: pd.DataFrame) -> pd.DataFrame:
     part = rows.iloc[:: max(1, len(rows) // LAW_ROWS)]
     part = part[part["keep"].notna()]
     kept, tokens = np.zeros(64), np.zeros(64)
-    for row in part.itertuples(index=False):
-        length = int(row.n_prompt) + int(row.n_output) - 1
-        budget = Budget(int(row.keep), int(row.interval), int(row.recent))
-        protection = Protection(row.protection)
-        prot = protected_tokens(protection, int(row.n_prompt), int(row.n_sink))
-        keep = effective_keep(budget, int(row.n_prompt), prot, Overflow(row.overflow_mode))
-        shares = survival(length, int(row.n_prompt), keep, prot, budget)
+    for row in part.to_dict("records"):
+        prompt, length = int(row["n_prompt"]), int(row["n_prompt"] + row["n_output"] - 1)
+        budget = Budget(int(row["keep"]), int(row["interval"]), int(row["recent"]))
+        prot = protected_tokens(Protection(row["protection"]), prompt, int(row["n_sink"]))
+        keep = effective_keep(budget, prompt, prot, Overflow(row["overflow_mode"]))
+        shares = survival(length, prompt, keep, prot, budget)
         bins = age_bins(np.arange(length, 0, -1))
         kept += np.bincount(bins, weights=shares, minlength=64)
         tokens += np.bincount(bins, minlength=64)

@@ -53,4 +53,4 @@ def dots(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float], 
     if not full.empty:
         line = alt.Chart(full).mark_rule(strokeDash=[5, 4], color=theme.MUTED)
         layers.insert(0, line.encode(x=alt.X("mean(accuracy):Q", scale=scale, axis=axis)))
-    return base.finish(alt.layer(*layers), base.rows_height(len(arms)), title)
+    return base.layered(layers, base.rows_height(len(arms)), title)

@@ -12,13 +12,18 @@ from dashboard import theme
 ROW_HEIGHT = 30
 
 
-def finish(chart: alt.LayerChart, height: int, title: str = "") -> alt.LayerChart:
-    """Apply the common configuration; the chart follows the page's width, `height` is that of the plot alone."""
+def layered(layers: Sequence[alt.Chart], height: int, title: str = "") -> alt.LayerChart:
+    """Layers as one chart with the common configuration, as wide as its place on the page.
+
+    height: of the plot alone, in pixels.
+    """
     # With Streamlit's default ("fit") the height would have to hold axes, title and legend as well.
     autosize = alt.AutoSizeParams(type="fit-x", contains="padding")
     named = {"title": title} if title else {}
-    return chart.properties(width="container", height=height, autosize=autosize, **named).configure(
-        **theme.chart_config()
+    return (
+        alt.LayerChart(layer=list(layers))
+        .properties(width="container", height=height, autosize=autosize, **named)
+        .configure(**theme.chart_config())
     )
 
 

@@ -47,7 +47,7 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
     axis = alt.Axis(title="difference, points", format="d", labelExpr=signed, tickCount=6, tickMinStep=1)
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
     colour = alt.Color("verdict:N", scale=verdict_scale(), legend=None)
-    zero = alt.Chart().mark_rule(color=theme.INK, strokeWidth=1).encode(x=alt.datum(0, type="quantitative"))
+    zero = alt.Chart(shown).mark_rule(color=theme.INK, strokeWidth=1).encode(x=alt.datum(0, type="quantitative"))
     rows = alt.Chart(shown).encode(y=base.arm_axis(arms))
     bars = rows.mark_rule(strokeWidth=2.5, clip=True).encode(
         x=alt.X("low:Q", scale=scale, axis=axis),
@@ -61,8 +61,12 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
         fill=alt.condition("datum.complete", colour, alt.value("white")),
         tooltip=TOOLTIP,
     )
-    text = {"align": "left", "baseline": "middle", "fontSize": 12}
-    glyphs = rows.mark_text(dx=10, fontWeight="bold", **text).encode(x=alt.value("width"), text="glyph:N", color=colour)
-    counts = rows.mark_text(dx=26, color=theme.MUTED, **text).encode(x=alt.value("width"), text="counts:N")
-    chart = base.finish(alt.layer(zero, bars, points, glyphs, counts, data=shown), base.rows_height(len(arms)), title)
+    beside = rows.encode(x=alt.value("width"))
+    glyphs = beside.mark_text(align="left", baseline="middle", fontSize=12, dx=10, fontWeight="bold").encode(
+        text="glyph:N", color=colour
+    )
+    counts = beside.mark_text(align="left", baseline="middle", fontSize=12, dx=26, color=theme.MUTED).encode(
+        text="counts:N"
+    )
+    chart = base.layered([zero, bars, points, glyphs, counts], base.rows_height(len(arms)), title)
     return chart.properties(padding={"left": 5, "top": 5, "bottom": 5, "right": COUNTS_WIDTH})

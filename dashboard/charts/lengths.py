@@ -36,4 +36,4 @@ def quantiles(frame: pd.DataFrame, arms: Sequence[str], most: float, title: str 
         x=alt.X("median:Q", scale=scale, axis=axis),
         shape=alt.Shape("policy:N", scale=theme.shape_scale(frame["policy"]), legend=None),
     )
-    return base.finish(alt.layer(thin, thick, point), base.rows_height(len(arms)), title)
+    return base.layered([thin, thick, point], base.rows_height(len(arms)), title)

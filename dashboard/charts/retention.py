@@ -36,7 +36,7 @@ def heat_map(frame: pd.DataFrame, arms: Sequence[str], ages: Sequence[str], titl
         text=alt.Text("held:Q", format=".0%"),
         color=alt.condition(alt.datum.held > 0.25, alt.value("white"), alt.value(theme.INK)),
     )
-    return base.finish(alt.layer(rects, numbers), base.rows_height(len(arms)), title)
+    return base.layered([rects, numbers], base.rows_height(len(arms)), title)
 
 
 def lines(frame: pd.DataFrame, theory: pd.DataFrame, title: str = "") -> alt.LayerChart:
@@ -61,4 +61,4 @@ def lines(frame: pd.DataFrame, theory: pd.DataFrame, title: str = "") -> alt.Lay
         .mark_line(strokeDash=[6, 4], color=theme.INK, strokeWidth=1.5)
         .encode(x=x, y=y)
     )
-    return base.finish(alt.layer(law, measured), 300, title)
+    return base.layered([law, measured], 300, title)

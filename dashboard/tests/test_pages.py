@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard import command
 from dashboard.app import PAGES
+from dashboard.frames import Rule
 from dashboard.tests.conftest import ARMS, HOSTILE, PROBLEMS, chunk_file
 from orchestrator.chunks import ChunkId
 from orchestrator.store.tests.stores import Arm, build_store
@@ -105,7 +106,7 @@ def test_an_unknown_reference_in_the_address_falls_back_to_random(store: Path, o
 
 def test_the_same_rule_compares_within_a_protection_rule(store: Path, open_app: Open) -> None:
     app = open_app(store)
-    app.sidebar.radio(key="rule").set_value("same_rule").run()
+    app.sidebar.radio(key="rule").set_value(Rule.SAME).run()
     assert not app.exception
     assert "reference" in cells_of(app, "random", "unprotected")
     assert "–" in cells_of(app, "streaming_llm", "sinks protected")
@@ -125,7 +126,7 @@ def test_problems_are_listed_hardest_first_with_their_glyphs(store: Path, open_a
 
 def test_problems_can_be_narrowed_to_those_that_differ(store: Path, open_app: Open) -> None:
     app = open_app(store, "problems")
-    app.get("button_group")[0].set_value("unsolved").run()
+    app.button_group[0].set_value("unsolved").run()
     assert not app.exception
     assert len(app.dataframe[0].value) == PROBLEMS
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from dashboard import data, frames, session, tables, theme
@@ -32,7 +35,7 @@ def panel(state: session.Session) -> None:
     progress(state)
 
 
-def engine_row(engine: dict[str, object]) -> tables.Row:
+def engine_row(engine: Mapping[str, Any]) -> tables.Row:
     """One engine's last heartbeat; hatched when it is older than three beats."""
     age = data.seconds_since(engine.get("updated_at"))
     late = age is None or age > 3 * EVERY_SECONDS

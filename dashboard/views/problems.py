@@ -32,8 +32,10 @@ def main(state: session.Session) -> None:
     st.title("Problems")
     st.caption("Where do the arms differ? One row per problem, hardest first; click a cell, then open its transcript.")
     panel = parts.choose_panel(state)
-    show = st.segmented_control("Show", list(CHOICES), format_func=CHOICES.get, default="all", key="show",
-                                bind="query-params", required=True)  # fmt: skip
+    show = st.segmented_control(
+        "Show", list(CHOICES), format_func=lambda choice: CHOICES[choice], default="all", required=True,
+        key="show", bind="query-params",
+    )  # fmt: skip
     outcomes = data.problems(state.store, state.stamp, tuple(frames.of_panel(state.arms, panel)["cell_id"]))
     grid = frames.problem_grid(outcomes, state.arms, show or "all")
     if grid.text.empty:
