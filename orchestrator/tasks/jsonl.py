@@ -85,7 +85,7 @@ class Jsonl:
         return GRADERS[self.grader](problem.gold, text, finish_reason)
 
     def refuse_changes(self, stored: Mapping[int, str]) -> None:
-        """`stored`: problem index -> problem id, as a store holds them. Raises UserError naming the first changed line."""
+        """`stored`: problem index -> problem id as a store has them. Raises UserError naming the first changed line."""
         for index, problem_id in sorted(stored.items()):
             line = self._items[index].meta["line"] if index < len(self._items) else None
             if line is not None and self._items[index].problem_id == problem_id:
