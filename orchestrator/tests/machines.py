@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator import models
 from orchestrator.errors import UserError
 from orchestrator.models import ResolvedModel
 from orchestrator.prompts import Rendered
@@ -37,7 +37,7 @@ def job_text(
 
 @dataclass(frozen=True)
 class Machine:
-    """Resources with four KV heads per model; `absent` model paths are not on it."""
+    """Resources on which every model has the reasoner's shape; `absent` paths are not there."""
 
     window: int = 4096
     absent: frozenset[str] = frozenset()
@@ -46,7 +46,8 @@ class Machine:
         """As Resources.model."""
         if path in self.absent:
             raise UserError(f"no model at '{path}'.")
-        return resolved_model(path, revision or f"rev-{path}", self.window)
+        found = models.resolve("embedded:reasoner")
+        return replace(found, revision=revision or f"rev-{path}", window=self.window, notes=())
 
     def task(self, name: str, options: Mapping[str, Any]) -> Task:
         """As Resources.task."""
@@ -55,21 +56,6 @@ class Machine:
     def render(self, model: ResolvedModel, problems: Sequence[Problem]) -> tuple[Rendered, ...]:
         """As Resources.render."""
         return tuple(_rendered(problem) for problem in problems)
-
-
-def resolved_model(path: str, revision: str, window: int) -> ResolvedModel:
-    """A model of four KV heads."""
-    return ResolvedModel(
-        path=path,
-        directory=Path("/models") / path,
-        revision=revision,
-        architecture="Qwen3ForCausalLM",
-        head_size=32,
-        n_layers=4,
-        n_heads=8,
-        n_kv_heads=4,
-        window=window,
-    )
 
 
 def _rendered(problem: Problem) -> Rendered:

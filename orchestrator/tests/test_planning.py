@@ -1,0 +1,169 @@
+"""Forecasts: what is committed is counted off, measured rows replace defaults, comparisons are those of the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from orchestrator import analysis, history, planning
+from orchestrator.chunks import ChunkId
+from orchestrator.commands import plan as plan_command
+from orchestrator.errors import UserError
+from orchestrator.grid import Plan, expand
+from orchestrator.history import History
+from orchestrator.planning import Forecast, forecast
+from orchestrator.spec import JobSpec
+from orchestrator.store.reader import Reader
+from orchestrator.store.rows import plan_row
+from orchestrator.store.tests.stores import commit_block
+from orchestrator.store.writer import Store
+from orchestrator.tests.machines import Machine, job_text
+
+ARMS = "{policies: [full, random, {name: random, protection: none}, recent], keep: [132, 264], interval: 16}"
+
+
+def planned(text: str | None = None) -> Plan:
+    return expand(JobSpec.from_text(text or job_text(arms=ARMS)), Machine())
+
+
+def seen(plan: Plan, store: Path) -> Forecast:
+    return forecast(plan, history.read(store, plan), str(store))
+
+
+def test_without_a_store_everything_is_to_make_at_default_figures(tmp_path: Path) -> None:
+    plan = planned()
+    expected = seen(plan, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    assert [(cell.chunks, cell.committed, cell.rows) for cell in expected.cells] == [(2, 0, 16)] * 7
+    assert {(cell.tokens_per_row, cell.source) for cell in expected.cells} == {(950.0, "the task's own figure")}
+    assert expected.tokens == 7 * 16 * 950
+    speed = {engine.tokens_per_second for engine in expected.engines}
+    assert speed == {planning.DEFAULT_TOKENS_PER_SECOND}
+    assert expected.seconds == pytest.approx(2 * planning.ENGINE_START_SECONDS + expected.tokens / 1500)
+
+
+def test_committed_rows_are_counted_off_and_lend_their_lengths_and_speed(tmp_path: Path) -> None:
+    plan = planned()
+    store = Store.open(tmp_path)
+    done = plan.cells[1]
+    for block in range(2):
+        commit_block(store, done.cell, ChunkId(done.cell_id, 0, block), "1" * 16)
+    expected = seen(plan, tmp_path)
+    finished, other = expected.cells[1], expected.cells[2]
+    assert (finished.committed, finished.rows, finished.tokens) == (2, 0, 0)
+    # problem i generates 1000 + i tokens, from second i to second i + 10.5
+    assert (finished.tokens_per_row, finished.source) == (1007.5, "this cell's rows")
+    assert (other.tokens_per_row, other.source) == (1007.5, "rows of the same model and task")
+    total, span = 16 * 1007.5, timedelta(seconds=25.5).total_seconds()
+    assert expected.engines[1].tokens_per_second == pytest.approx(total / span)
+    assert expected.engines[1].source == "rows of the store"
+    files = sum(path.stat().st_size for path in (tmp_path / "generations").rglob("*.parquet"))
+    assert expected.disk_bytes == pytest.approx(expected.tokens * files / total)
+
+
+def test_a_finished_job_has_nothing_to_make(tmp_path: Path) -> None:
+    plan = planned(job_text(arms="{policies: [random], keep: 264, interval: 16}"))
+    store = Store.open(tmp_path)
+    for chunk in plan.missing(()):
+        commit_block(store, plan.cell(chunk.cell_id).cell, chunk, "1" * 16)
+    expected = seen(plan, tmp_path)
+    assert (expected.rows, expected.tokens, expected.seconds, expected.disk_bytes) == (0, 0, 0, 0)
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(plan_command.page(expected))
+    assert "Everything is in the store: a run would do nothing." in console.export_text()
+
+
+def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no store"):
+        seen(planned(), tmp_path)
+
+
+@pytest.mark.parametrize("reference", ["random", "recent"])
+def test_comparisons_are_those_that_the_report_makes(tmp_path: Path, reference: str) -> None:
+    arms = ARMS.replace("recent]", "recent, {name: random, budget_mode: total_no_recent}]")
+    plan = planned(job_text(arms=arms, more=f"analysis: {{reference: {reference}}}"))
+    store = Store.open(tmp_path)
+    rows = [plan_row(p.cell, p.n_problems, 1, 1, 1.0) for p in plan.cells]
+    store.campaign("test").submit("", {}, {}, rows)
+    table = analysis.differences_table(Reader(tmp_path), analysis.Question(reference=reference))
+    reported = list(zip(table["cell_id"], table["reference_id"], strict=True))
+    forecasts = forecast(plan, History(), "").comparisons
+    assert [(entry.cell_id, entry.reference_id) for entry in forecasts] == reported
+    assert len(reported) >= 6
+
+
+def test_detectable_differences_shrink_with_problems_and_samples() -> None:
+    def points(limit: int, samples: int) -> float:
+        text = job_text(arms=ARMS, samples=samples).replace("limit: 16", f"limit: {limit}")
+        return forecast(planned(text), History(), "").comparisons[0].points
+
+    assert points(16, 1) > points(104, 1) > points(104, 4)
+    assert points(104, 1) / points(104, 4) == pytest.approx(2)
+    assert points(104, 1) == pytest.approx(100 * 2.83 * math.sqrt(1 / 3) / math.sqrt(104), rel=0.01)
+
+
+def test_remarks_name_what_will_disappoint() -> None:
+    alone = job_text(
+        arms="{policies: [full, recent], keep: 264, interval: 16}", more="execution: {budget: {gpu_hours: 0.001}}"
+    )
+    notes = forecast(planned(alone.replace("limit: 16", "limit: 8")), History(), "").notes
+    assert notes == (
+        "nothing is compared: no arm stands beside one of the reference 'random'.",
+        "the estimate of 0.0 GPU-hours exceeds execution.budget.gpu_hours 0.001.",
+    )
+    few = forecast(planned(job_text().replace("limit: 16", "limit: 8")), History(), "").notes
+    assert few == ("reasoner_w: fewer than 10 problems; the report will call every comparison unresolved.",)
+
+
+def test_cost_is_hours_times_the_rate_of_the_gpu() -> None:
+    more = "resources: {tp: 2, gpu: H200}\nexecution: {rates: {H200: 3.0}}"
+    expected = forecast(planned(job_text(more=more)), History(), "")
+    assert expected.gpu_hours == pytest.approx(2 * expected.seconds / 3600)
+    assert expected.cost == pytest.approx(3 * expected.gpu_hours)
+    assert forecast(planned(), History(), "").cost is None
+
+
+def test_the_page_fits_a_narrow_terminal() -> None:
+    expected = forecast(planned(), History(), "./store")
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(plan_command.page(expected))
+    text = console.export_text()
+    assert "…" not in text
+    assert "embedded:reasoner, reasoner_w: 16 problems, 1 sample each" in text
+    assert " random K264 r16 prompt   0/2    16     950   15.2k        - " in text
+    assert "off (full cache)" in text
+
+
+def test_the_command_prints_json_for_the_demo_and_writes_nothing(tmp_path: Path) -> None:
+    demo = Path(__file__).parents[2] / "jobs" / "demo.yaml"
+    arguments = [str(demo), "--store", str(tmp_path / "store"), "--format", "json"]
+    found = CliRunner().invoke(plan_command.command, arguments)
+    assert found.exit_code == 0, found.output
+    shown = json.loads(found.stdout)
+    assert [cell["rows_to_make"] for cell in shown["cells"]] == [104] * 7
+    assert len(shown["comparisons"]) == 6
+    assert [entry["detectable_points"] for entry in shown["comparisons"]] == [pytest.approx(16.0, abs=0.1)] * 6
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (950, "950"), (98_800, "98.8k"), (3_000_000, "3.0M"), (2.9e9, "2.9G"), (9e14, "900.0T")],
+)
+def test_amounts(value: float, text: str) -> None:
+    assert plan_command.amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (180_000, "2.1 d")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert plan_command.duration(seconds) == text
