@@ -190,7 +190,7 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "problems": 0,
     }
     if rows is None:
-        return {**progress, "interval_rule": "none", "preemptions": 0, "overflow_rows": 0}
+        return {**progress, "interval_rule": "none", "preemptions": 0}
     counted = problems[cell["cell_id"]].query("counts > 0")
     found = accuracy(counted["right"].to_numpy(np.int64), counted["counts"].to_numpy(np.int64))
     verdicts = rows["verdict"].dropna()
@@ -210,7 +210,7 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "prompt_kept_min": float(rows["prompt_kept_min"].min()),
         "cached_peak": rows["cached_peak"].max(),
         "cached_mean": _mean(rows["cached_mean"]),
-        "overflow_rows": int(rows["overflow"].fillna(False).sum()),
+        "overflow_rows": rows["overflow"].sum() if rows["overflow"].notna().any() else None,
         "decode_tokens_per_second": _mean(rows["decode_tokens_per_second"]),
         "preemptions": int(rows["num_preemptions"].sum()),
     }

@@ -1,0 +1,94 @@
+"""What a reading command is pointed at: a job file, whose store and campaign are meant, or a store directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.analysis import Question, Selection
+from orchestrator.errors import UserError, closest
+from orchestrator.spec import JobSpec
+from orchestrator.stats.verdict import Rule
+from orchestrator.store.reader import Reader
+
+DEFAULT_STORE = Path("./store")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An open store, and the campaign that is meant; None means everything in the store.
+
+    analysis  the job's analysis section and protocol, as far as they are known
+    """
+
+    reader: Reader
+    campaign: str | None
+    analysis: dict[str, Any]
+    protocol: str
+
+    @property
+    def store(self) -> Path:
+        """The store as the user named it."""
+        return self.reader.paths.root
+
+    def question(self, reference: str | None = None, *, equivalence: bool = False, same_rule: bool = False) -> Question:
+        """The comparison that the job declares, with the user's changes; equivalence is tested only where asked."""
+        margin = float(self.analysis.get("margin_points", 2.0)) / 100 if equivalence else None
+        return Question(
+            reference=reference or str(self.analysis.get("reference", "random")),
+            same_protection=same_rule,
+            family=str(self.analysis.get("family", "model")),
+            rule=Rule(margin=margin, published=self.protocol == "published"),
+        )
+
+
+def resolve(path: Path | None) -> Target:
+    """Open what `path` names; the default is ./store.
+
+    Raises UserError for a path that is neither, a bad job file, a missing store, and a job that was never run there.
+    """
+    path = path or DEFAULT_STORE
+    if path.is_dir():
+        return _store(path)
+    if path.suffix not in (".yaml", ".yml") or not path.exists():
+        raise UserError(
+            f"{path} is neither a store directory nor a job file. Name a job that has been run (jobs/demo.yaml), or "
+            "the directory that its execution.store points to."
+        )
+    job = JobSpec.load(path)
+    store = Path(job.execution.store)
+    if not store.is_dir():
+        raise UserError(
+            f"job '{job.name}' has no store yet: {store} does not exist. Run it first: evictbench run {path}"
+        )
+    reader = Reader(store)
+    campaigns = [campaign.campaign_id for campaign in reader.campaigns()]
+    if job.name not in campaigns:
+        raise UserError(
+            f"job '{job.name}' was never run into {store}; it holds: {', '.join(campaigns) or 'no campaign'}."
+            f"{closest(job.name, campaigns)} Run it first: evictbench run {path}"
+        )
+    resolved = job.resolved()
+    return Target(reader, job.name, dict(resolved["analysis"]), str(resolved["protocol"]))
+
+
+def _store(path: Path) -> Target:
+    """The store as a whole. One campaign's analysis section applies; several need not agree, so none does."""
+    reader = Reader(path)
+    campaigns = reader.campaigns()
+    resolved = campaigns[0].resolved() if len(campaigns) == 1 else {}
+    return Target(reader, None, resolved.get("analysis", {}), resolved.get("protocol", "ours"))
+
+
+def selection(campaign: str | None, only: Sequence[str]) -> Selection:
+    """A selection from `model=NAME`, `task=NAME`, `policy=NAME`. Raises UserError for anything else."""
+    kinds = {"model": "models", "task": "tasks", "policy": "policies"}
+    chosen: dict[str, list[str]] = {name: [] for name in kinds.values()}
+    for entry in only:
+        kind, separator, name = entry.partition("=")
+        if kind not in kinds or not separator or not name:
+            raise UserError(f"--only {entry}: write KIND=NAME, where KIND is {', '.join(kinds)}.{closest(kind, kinds)}")
+        chosen[kinds[kind]].append(name)
+    return Selection(campaign=campaign, **chosen)
