@@ -71,6 +71,15 @@ def budget_refusals(job: JobSpec, arm: Arm, task: str, lengths: Sequence[int]) -
             )
 
 
+def needs_refusals(job: JobSpec, arm: Arm) -> Iterator[str]:
+    """Scores over all layers at once, which no stage of a pipeline can see (contracts.md section 3)."""
+    if arm.policy.needs.all_layers and job.resources.pp > 1:
+        yield (
+            f"{job.place('resources', 'pp')}: {arm.policy.name} scores all layers at once, which {job.resources.pp} "
+            "pipeline stages cannot. Write pp: 1 and use tp instead, or leave the policy out."
+        )
+
+
 def budget_notes(arm: Arm, task: str, lengths: Sequence[int], max_tokens: int) -> Iterator[str]:
     """Prompts that do not fit keep, and budgets under which nothing is ever evicted."""
     if arm.rule is None:

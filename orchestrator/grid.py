@@ -189,6 +189,7 @@ def _judge(
         for task in tasks:
             refusals += feasibility.context_refusals(job, model, task, prompts[model.ref, task.ref].lengths)
     for point in grid:
+        refusals += feasibility.needs_refusals(job, point.arm)
         lengths = prompts[point.model.ref, point.task.ref].lengths
         refusals += feasibility.budget_refusals(job, point.arm, point.task.spec.name, lengths)
         notes += feasibility.budget_notes(point.arm, point.task.spec.name, lengths, job.sampling.max_tokens)

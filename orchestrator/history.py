@@ -37,6 +37,7 @@ def read(store: Path, plan: Plan) -> History:
     """History of a plan's cells and of others on the same models. Raises UserError for a directory that is no store."""
     if not store.exists():
         return History()
+    refuse_changed_problems(store, plan)
     reader = Reader(store)
     cells = reader.cells()
     models = {planned.cell.model.path for planned in plan.cells}
@@ -53,6 +54,23 @@ def read(store: Path, plan: Plan) -> History:
         speed=_speed(rows),
         bytes_per_token=size / tokens if tokens else None,
     )
+
+
+def refuse_changed_problems(store: Path, plan: Plan) -> None:
+    """Problems may be appended to a user's file, never changed (contracts.md section 4).
+
+    Raises UserError naming the first line that is not what rows of the store were made from.
+    """
+    guarded = {ref: task for ref, task in plan.tasks.items() if hasattr(task, "refuse_changes")}
+    if not guarded:
+        return
+    reader = Reader(store)
+    cells = reader.cells()
+    for ref, task in guarded.items():
+        mine = cells[(cells["task"] == ref.name) & (cells["task_revision"] == ref.revision)]
+        rows = reader.rows(("problem_index", "problem_id"), mine["cell_id"].tolist())
+        stored = {int(index): str(name) for index, name in zip(rows["problem_index"], rows["problem_id"], strict=True)}
+        task.refuse_changes(stored)
 
 
 def _speed(rows: pd.DataFrame) -> dict[str, float]:

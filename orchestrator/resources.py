@@ -117,8 +117,9 @@ def load_task(job: JobSpec, index: int, found: Resources) -> LoadedTask:
         )
     if tail := len(problems) % BLOCK if getattr(task, "growing", False) else 0:
         # A short block would be committed under the name that the full one needs once the file has grown.
-        problems = problems[:-tail]
-        notes.append(f"{spec.name}: the last {tail} problems wait until their block of {BLOCK} is full.")
+        run, total = len(problems) - tail, len(problems)
+        problems = problems[:run]
+        notes.append(f"{spec.name}: {run} of {total} problems run; the rest wait until their block of {BLOCK} is full.")
     if not problems:
         raise UserError(
             f"{job.place('tasks', index)}: task '{spec.name}' has no whole block of {BLOCK} problems to run."

@@ -21,6 +21,7 @@ from orchestrator.spec_sections import (
     ExcludeSpec,
     ExecutionSpec,
     IncludeSpec,
+    Listed,
     ModelSpec,
     OneOrMore,
     ResourcesSpec,
@@ -54,9 +55,9 @@ class JobSpec(Section):
     """Base seeds of sampling and eviction."""
     protocol: Literal["ours", "published"] = "ours"
     """ours, or published: the authors' option order, boxes, judge and limits as one bundle."""
-    include: tuple[IncludeSpec, ...] = ()
+    include: Listed[IncludeSpec] = ()
     """Arms beside the grid."""
-    exclude: tuple[ExcludeSpec, ...] = ()
+    exclude: Listed[ExcludeSpec] = ()
     """Grid points to leave out."""
     analysis: AnalysisSpec = AnalysisSpec()
     """What the report compares."""

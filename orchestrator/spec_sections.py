@@ -42,7 +42,8 @@ NotNegative = Annotated[int, Strict(), Field(ge=0)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
 
 
-OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), Field(min_length=1)]
+Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
+OneOrMore = Annotated[Listed[T], Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -120,11 +121,11 @@ class TaskSpec(Section):
 
 class _Settings(Section):
     keep: OneOrMore[Positive] | None = None
-    """Cached KV pairs per head right after an event, in tokens, prompt and newest tokens included. One or a list."""
+    """Cached KV pairs per head right after an event, in tokens, prompt and newest tokens included."""
     interval: OneOrMore[Positive] | None = None
-    """Decoded tokens between two events, and the size of the protected recent buffer. One or a list."""
+    """Decoded tokens between two events, and the size of the protected recent buffer."""
     protection: OneOrMore[Protection] | None = None
-    """First tokens that are never candidates: prompt | sinks | none. One or a list."""
+    """First tokens that are never candidates: prompt | sinks | none."""
     budget_mode: BudgetMode | None = None
     """How keep is read. total: prompt and newest tokens inside keep. plus_buffer: keep + interval after an event.
     total_no_recent: the newest tokens are candidates too."""
@@ -210,11 +211,11 @@ class ArmsSpec(Section):
     policies: OneOrMore[ArmSpec]
     """Names, or mappings {name, params, keep, interval, protection, budget_mode, overflow, n_sink}."""
     keep: OneOrMore[Positive] | None = None
-    """Cached KV pairs per head right after an event, in tokens, prompt and newest tokens included. One or a list."""
+    """Cached KV pairs per head right after an event, in tokens, prompt and newest tokens included."""
     interval: OneOrMore[Positive] = (64,)
-    """Decoded tokens between two events, and the size of the protected recent buffer. One or a list."""
+    """Decoded tokens between two events, and the size of the protected recent buffer."""
     protection: OneOrMore[Protection] = (Protection.PROMPT,)
-    """First tokens that are never candidates: prompt | sinks | none. One or a list."""
+    """First tokens that are never candidates: prompt | sinks | none."""
     budget_mode: BudgetMode = BudgetMode.TOTAL
     """How keep is read. total: prompt and newest tokens inside keep. plus_buffer: keep + interval after an event.
     total_no_recent: the newest tokens are candidates too."""
@@ -281,7 +282,7 @@ class AnalysisSpec(Section):
     """Policy that every other arm is compared with, at the same model, task, keep and interval."""
     margin_points: Annotated[Number, Field(gt=0, lt=100)] = 2.0
     """Margin of the equivalence test, in points of accuracy."""
-    looks: tuple[Positive, ...] = ()
+    looks: Listed[Positive] = ()
     """Samples after which interim results are looked at; the levels are spent accordingly."""
     family: Family = Family.MODEL
     """Comparisons that share one correction for multiplicity: those of one model | task | all."""

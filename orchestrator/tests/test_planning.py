@@ -22,7 +22,7 @@ from orchestrator.planning import Forecast, forecast
 from orchestrator.spec import JobSpec
 from orchestrator.store.reader import Reader
 from orchestrator.store.rows import plan_row
-from orchestrator.store.tests.stores import commit_block
+from orchestrator.store.tests.stores import commit_block, make_row, make_work
 from orchestrator.store.writer import Store
 from orchestrator.tests.machines import Machine, job_text
 
@@ -83,6 +83,33 @@ def test_a_finished_job_has_nothing_to_make(tmp_path: Path) -> None:
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no store"):
         seen(planned(), tmp_path)
+
+
+def own_problems(folder: Path, questions: list[str]) -> Plan:
+    lines = [json.dumps({"problem": question, "answer": "1"}) for question in questions]
+    (folder / "mine.jsonl").write_text("\n".join(lines))
+    text = job_text().replace("{name: reasoner_w, limit: 16}", "{name: jsonl, path: mine.jsonl}")
+    return expand(JobSpec.from_text(text, folder / "job.yaml"), Machine())
+
+
+def test_a_grown_file_keeps_its_rows_and_a_changed_line_is_refused(tmp_path: Path) -> None:
+    questions = [f"what is {i}?" for i in range(8)]
+    plan = own_problems(tmp_path, questions)
+    store = Store.open(tmp_path / "store")
+    cell, work = plan.cells[0].cell, plan.build(plan.missing(())[0], 1)
+    likeness = make_work(cell, work.chunk, 8)
+    rows = [
+        {**made, "problem_id": row.problem_id, "row_id": f"{plan.cells[0].cell_id}/{row.problem_id}/0"}
+        for row, other in zip(work.rows, likeness.rows, strict=True)
+        for made in [make_row(cell, likeness, other)]
+    ]
+    store.commit_chunk(work, rows)
+    grown = seen(own_problems(tmp_path, [*questions, "what else?"]), tmp_path / "store")
+    assert [(entry.chunks, entry.committed) for entry in grown.cells] == [(1, 1), (1, 0)]
+    assert grown.notes[0] == "jsonl: 8 of 9 problems run; the rest wait until their block of 8 is full."
+    changed = own_problems(tmp_path, [*questions[:5], "what is new?", *questions[6:]])
+    with pytest.raises(UserError, match=r"line 6 of .*mine.jsonl has changed"):
+        seen(changed, tmp_path / "store")
 
 
 @pytest.mark.parametrize("reference", ["random", "recent"])
