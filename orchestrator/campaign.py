@@ -10,13 +10,15 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from rich.console import Console
 
 from orchestrator.backend import ENGINES, Backend
@@ -27,12 +29,10 @@ from orchestrator.environment import environment, usable_cores
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
 from orchestrator.progress import duration, view_for
-from orchestrator.resources import LocalResources, load_task
 from orchestrator.spec import JobSpec
 from orchestrator.store.campaign import Campaign, Control
 from orchestrator.store.rows import plan_row
 from orchestrator.store.writer import Store
-from orchestrator.tasks.base import Task
 
 EXIT_INCOMPLETE = 1
 EXIT_STOPPED = 130
@@ -47,7 +47,6 @@ class Prepared:
 
     job: JobSpec
     plan: Plan
-    tasks: Mapping[TaskRef, Task]
     store: Store
     committed: frozenset[ChunkId]
 
@@ -59,7 +58,7 @@ class Prepared:
     @property
     def ungraded(self) -> list[ChunkId]:
         """Committed chunks to grade."""
-        return ungraded(self.store, self.plan, self.tasks, self.committed)
+        return ungraded(self.store, self.plan, self.committed)
 
     @property
     def campaign(self) -> Campaign:
@@ -70,12 +69,11 @@ class Prepared:
 def prepare(path: Path, store: Path | None = None) -> Prepared:
     """Read and expand a job, open its store. Raises UserError for every mistake that can be known before a start."""
     job = JobSpec.load(path)
-    resources = LocalResources()
-    plan = expand(job, resources)
-    loaded = [load_task(job, index, resources) for index in range(len(job.tasks))]
+    plan = expand(job)
     opened = Store.open(store or job.execution.store)
     committed = frozenset(opened.committed(planned.cell_id for planned in plan.cells))
-    return Prepared(job, plan, {task.ref: task.task for task in loaded}, opened, committed)
+    _refuse_changed_tasks(plan, opened, committed)
+    return Prepared(job, plan, opened, committed)
 
 
 def submit(prepared: Prepared) -> list[str]:
@@ -124,20 +122,17 @@ def run(
     """
     prepared = prepare(path, store)
     for change in submit(prepared):
-        console.print(f"changed: {change}", markup=False, highlight=False)
+        _say(console, f"changed: {change}")
     for note in prepared.plan.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        _say(console, f"note: {note}")
     missing, to_grade = len(prepared.missing), len(prepared.ungraded)
     total = sum(cell.n_problems * cell.samples_max for cell in prepared.plan.cells)
     root = prepared.store.paths.root
     if not missing and not to_grade:
-        console.print(f"{prepared.job.name}: all {total:,} rows are in {root} and graded; nothing to run.")
+        _say(console, f"{prepared.job.name}: all {total:,} rows are in {root} and graded; nothing to run.")
         return 0
-    console.print(
-        f"{prepared.job.name}: {len(prepared.plan.cells)} cells, {total:,} rows, "
-        f"{len(prepared.committed)} chunks in {root}, {missing} to run.",
-        highlight=False,
-    )
+    size = f"{len(prepared.plan.cells)} cells, {total:,} rows"
+    _say(console, f"{prepared.job.name}: {size}, {len(prepared.committed)} chunks in {root}, {missing} to run.")
     started = time.monotonic()
     outcome = _drive(prepared, console, connect, stuck_seconds, create)
     _conclude(prepared, outcome, time.monotonic() - started, console)
@@ -162,7 +157,7 @@ def _drive(
         try:
             # Ray takes SIGTERM for itself when it starts.
             with _signals(interrupt), view_for(console) as view:
-                driver = Driver(prepared.plan, prepared.store, backend, settings, prepared.tasks)
+                driver = Driver(prepared.plan, prepared.store, backend, settings)
                 return driver.run(view, interrupt)
         finally:
             backend.close()
@@ -179,9 +174,7 @@ def _signals(interrupt: Interrupt) -> Iterator[None]:
 
 
 def _conclude(prepared: Prepared, outcome: Outcome, seconds: float, console: Console) -> None:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(_say, console)
     rate = outcome.tokens / seconds if seconds else 0.0
     say(
         f"{outcome.rows_made:,} rows made in {duration(seconds)}, {outcome.tokens:,} tokens "
@@ -211,6 +204,19 @@ def parked_lines(plan: Plan, parked: Mapping[ChunkId, str]) -> list[str]:
     ]
 
 
+def _refuse_changed_tasks(plan: Plan, store: Store, committed: Iterable[ChunkId]) -> None:
+    """A task whose file may grow recognises its stored problems. Raises UserError where an earlier one has changed."""
+    stored: dict[TaskRef, dict[int, str]] = {}
+    for chunk in committed:
+        ref = plan.cell(chunk.cell_id).cell.task
+        if hasattr(plan.tasks[ref], "refuse_changes"):
+            table = pq.read_table(store.paths.generation(chunk), columns=["problem_index", "problem_id"])
+            found = zip(table["problem_index"].to_pylist(), table["problem_id"].to_pylist(), strict=True)
+            stored.setdefault(ref, {}).update(found)
+    for ref, problems in stored.items():
+        plan.tasks[ref].refuse_changes(problems)  # type: ignore[attr-defined]
+
+
 def _forget_old_engines(campaign: Campaign) -> None:
     """A driver that was killed could not retire its engines."""
     limit = datetime.now(UTC) - _FORGOTTEN
@@ -218,6 +224,10 @@ def _forget_old_engines(campaign: Campaign) -> None:
         with suppress(ValueError, KeyError, TypeError):
             if datetime.fromisoformat(facts["updated_at"]) < limit:
                 campaign.retire(facts["engine_id"])
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

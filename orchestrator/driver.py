@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.backend import ENGINES, Backend, Launch, Lost
-from orchestrator.cells import TaskRef
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.grading import Graded, GradeQueue, grader_key
 from orchestrator.grid import Plan
@@ -103,10 +102,8 @@ class Outcome:
 class Driver:
     """Runs the missing chunks of a plan and grades what is committed."""
 
-    def __init__(
-        self, plan: Plan, store: Store, backend: Backend, settings: Settings, tasks: Mapping[TaskRef, Task]
-    ) -> None:
-        self._plan, self._store, self._backend, self._settings, self._tasks = plan, store, backend, settings, tasks
+    def __init__(self, plan: Plan, store: Store, backend: Backend, settings: Settings) -> None:
+        self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
         self._campaign: Campaign = store.campaign(plan.job.name)
         self._state = State(settings.limits, settings.prefix)
         self._grading = GradeQueue(str(store.paths.root.resolve()), self._locate)
@@ -121,7 +118,7 @@ class Driver:
         """Until everything is committed or parked and graded, or until it is told to stop."""
         self._view = view
         done = self._store.committed(planned.cell_id for planned in self._plan.cells)
-        self._grading.add(ungraded(self._store, self._plan, self._tasks, done))
+        self._grading.add(ungraded(self._store, self._plan, done))
         self._look_at_nodes()
         self._tell(Added(self._planned(done), self._now()))
         while not self._state.finished and interrupt.count < 2:
@@ -292,7 +289,7 @@ class Driver:
     def _locate(self, chunk: ChunkId) -> tuple[Task, tuple[Problem, ...]]:
         cell = self._plan.cell(chunk.cell_id).cell
         problems = self._plan.prompts[cell.model, cell.task].problems
-        return self._tasks[cell.task], problems[chunk.block * BLOCK : (chunk.block + 1) * BLOCK]
+        return self._plan.tasks[cell.task], problems[chunk.block * BLOCK : (chunk.block + 1) * BLOCK]
 
     def _snapshot(self) -> Snapshot:
         rows, now = self._state.books.rows, self._now()
@@ -350,11 +347,11 @@ class Driver:
         )
 
 
-def ungraded(store: Store, plan: Plan, tasks: Mapping[TaskRef, Task], done: Iterable[ChunkId]) -> list[ChunkId]:
+def ungraded(store: Store, plan: Plan, done: Iterable[ChunkId]) -> list[ChunkId]:
     """Committed chunks of the plan without grades of their task's present grader, in the order given."""
     graded = {
         chunk
-        for ref, task in tasks.items()
+        for ref, task in plan.tasks.items()
         for chunk in store.graded(grader_key(task), (p.cell_id for p in plan.cells if p.cell.task == ref))
     }
     return [chunk for chunk in done if chunk not in graded]

@@ -6,17 +6,18 @@ A chunk's grades are one file under the grader's name and version, so grading ag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from orchestrator.chunks import ChunkId
-from orchestrator.store.paths import GraderKey
+from orchestrator.store.paths import NO_JUDGE, GraderKey
 from orchestrator.store.rows import grade_row
 from orchestrator.store.writer import Store
-from orchestrator.tasks.base import Problem, Task
+from orchestrator.tasks.base import Grade, Problem, Task, Verdict
 
 _CHUNKS = 16
 _AT_ONCE = 2
@@ -42,7 +43,7 @@ class Graded:
 
 def grader_key(task: Task) -> GraderKey:
     """Under which name a task's grades are stored."""
-    return GraderKey(task.grader, task.grader_version)
+    return GraderKey(task.grader, task.grader_version, getattr(task, "judge", NO_JUDGE))
 
 
 def grade(work: GradeWork) -> Graded:
@@ -61,9 +62,18 @@ def _grade_chunk(store: Store, task: Task, chunk: ChunkId, problems: tuple[Probl
     key = grader_key(task)
     rows = []
     for row in pq.read_table(store.paths.generation(chunk), columns=list(_COLUMNS)).to_pylist():
-        verdict = task.grade(by_id[row["problem_id"]], row["text"], row["finish_reason"])
-        rows.append(grade_row(row, key, verdict, datetime.now(UTC)))
+        problem = by_id.get(row["problem_id"])
+        rows.append(grade_row(row, key, _grade_row(task, problem, row), datetime.now(UTC)))
     store.commit_grades(key, chunk, rows)
+
+
+def _grade_row(task: Task, problem: Problem | None, row: Mapping[str, Any]) -> Grade:
+    if problem is None:
+        return Grade(Verdict.UNGRADED, None, "problem is not in the task", 0.0)
+    try:
+        return task.grade(problem, row["text"], row["finish_reason"])
+    except Exception as error:  # one odd text must not cost the other rows of its chunk
+        return Grade(Verdict.ERROR, None, f"grader raised {type(error).__name__}: {error}", 0.0)
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ class EngineLine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a campaign stands. Rows count whole committed chunks; eta_seconds is None until it can be told."""
+    """Where a campaign stands. Rows count whole committed chunks; eta_seconds is None while it cannot be told."""
 
     rows_done: int
     rows_planned: int
@@ -149,8 +149,9 @@ def headline(snapshot: Snapshot) -> str:
     parts = [
         f"{snapshot.rows_done:,}/{snapshot.rows_planned:,} rows",
         f"{snapshot.tokens_per_second:,.0f} tokens/s",
-        "time left unknown" if snapshot.eta_seconds is None else f"{duration(snapshot.eta_seconds)} left",
     ]
+    if snapshot.eta_seconds is not None:
+        parts.append(f"{duration(snapshot.eta_seconds)} left")
     if snapshot.failures:
         parts.append(f"{snapshot.failures} failed attempt{'s' * (snapshot.failures != 1)}")
     if snapshot.parked_rows:

@@ -254,7 +254,7 @@ class WorkerLoop:
             self._write(work, rows)
         except OSError as error:
             # Making the rows again would not mend the disk.
-            self._release(work, Cause.FATAL, f"the store cannot be written: {error.strerror or error}")
+            self._release(work, Cause.FATAL, f"the store cannot be written: {_named(error)}")
         except Exception as error:  # a row that fits no schema must park its chunk, not vanish with a thread
             self._release(work, Cause.FATAL, f"rows were refused by the store: {error}")
         else:
@@ -303,6 +303,11 @@ class WorkerLoop:
             "open_chunks": len(self._open),
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
+
+
+def _named(error: OSError) -> str:
+    # Arrow's own OSErrors have a number and a text of their own, and no strerror.
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def judge(row: Row, generation: Generation) -> tuple[Cause, str] | None:

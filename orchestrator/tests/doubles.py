@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from dataclasses import replace
@@ -53,11 +54,11 @@ def work(block: int, attempt: int = 1, max_tokens: int = 200) -> Work:
 
 
 class FaultyEngine(SimulatedEngine):
-    """Named by spec.model: what goes wrong, and when."""
+    """What goes wrong, and when, by name; any other name is a healthy engine."""
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, fault: str) -> None:
         super().__init__(spec, QUICK)
-        self._fault = spec.model
+        self._fault = fault
         self._steps = 0
 
     def start(self) -> Provenance:
@@ -90,10 +91,30 @@ class FaultyEngine(SimulatedEngine):
 
 
 def _unevicted(generation: Generation) -> Generation:
-    assert generation.trace is not None
-    return replace(generation, trace=replace(generation.trace, events=0))
+    return replace(generation, trace=generation.trace and replace(generation.trace, events=0))
 
 
 def create(spec: EngineSpec) -> SimulatedEngine:
-    """For Launch.create."""
-    return FaultyEngine(spec)
+    """For Launch.create: the model's name is the fault."""
+    return FaultyEngine(spec, spec.model)
+
+
+def full_cannot_load(spec: EngineSpec) -> SimulatedEngine:
+    """For a job with `full` among its arms: only that engine fails."""
+    return FaultyEngine(spec, "cannot-load" if spec.keep_ceiling == 0 else "none")
+
+
+def never_answers(spec: EngineSpec) -> SimulatedEngine:
+    """Hangs in its 20th step."""
+    return FaultyEngine(spec, "never-answers")
+
+
+def does_not_evict(spec: EngineSpec) -> SimulatedEngine:
+    """Answers like a full cache whatever it is asked for."""
+    return FaultyEngine(spec, "does-not-evict")
+
+
+def small_disk(spec: EngineSpec) -> SimulatedEngine:
+    """From its start on the process cannot write a file of more than 4 kB: no Parquet file, but every heartbeat."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    return FaultyEngine(spec, "none")
