@@ -13,7 +13,7 @@ from orchestrator.tasks.base import Grade, Verdict
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
-STOP_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|end|>", "<|eot_id|>")
+STOP_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|end|>", "<|eot_id|>", "\n\nHuman:")
 FINISHED = ("stop", "length")
 
 Finder = Callable[[str], str | None]

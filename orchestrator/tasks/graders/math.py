@@ -1,0 +1,276 @@
+"""Mathematical answers in LaTeX: rules that decide by form first, algebra in a killable process last.
+
+Order of the rules (each either decides or passes on): equal text, choice letters, words, bases, ratios, quantities,
+assignments, lists and tuples and intervals, matrices, guards against expressions that explode, algebra.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from orchestrator.tasks.base import Grade, Verdict
+from orchestrator.tasks.graders import values
+from orchestrator.tasks.graders.answers import boxes, grade_answer
+from orchestrator.tasks.graders.latex import bracketed, compact, depth, normalise, split
+from orchestrator.tasks.graders.symbolic import CHECKER, SymbolicTimeout
+
+VERSION = 1
+MAX_LENGTH = 500
+MAX_DEPTH = 50
+_DECLARED = re.compile(
+    r"(?:final\s+answer|answer|result)\W{0,6}(?:is|:)\W{0,3}?\s*\**\s*(\$[^$]+\$|[^\n]+)", re.IGNORECASE
+)
+_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
+_BETWEEN = re.compile(r"[\s$,;]*(?:and|or)?[\s$,;]*")
+_LABEL = re.compile(r"\\?[a-zA-Z]+(?:_\{?\w+\}?)?'?(?:\([a-zA-Z,]+\))?(?:[+\-]?[a-zA-Z])*")
+# towers of three powers, factorials and powers of millions, binomials of powers: milliseconds to write, years to compute
+_EXPLOSIVE = re.compile(
+    r"\^\s*\{?[^{}^]*\^\s*\{?[^{}^]*\^|\d{6,}\s*!|\^\s*\{?\s*\d{7,}"
+    r"|\\binom\s*\{[^}]*(?:\d{6,}|\d\s*\^\s*\{?\s*\d)"
+)
+_INEQUALITY = re.compile(r"\\le(?![a-z])|\\ge(?![a-z])|<|>")
+Decision = tuple[bool, str]
+
+
+def grade(gold: str, text: str, finish_reason: str) -> Grade:
+    """Grade one generation; a pair that algebra cannot decide in its time is `error`, not `wrong`."""
+    try:
+        return grade_answer(text, finish_reason, lambda part: find(part, gold), lambda answer: equal(gold, answer))
+    except SymbolicTimeout as error:
+        return Grade(Verdict.ERROR, None, f"symbolic: {error}", 0.0)
+
+
+def find(part: str, gold: str) -> str | None:
+    """The last box; several joined ones for a gold of several parts; without any box an answer declared in words."""
+    found = boxes(part)
+    if not found:
+        short = re.findall(r"\\boxed\s+([^\s{$\\.,]+)", part)
+        if short or "\\boxed" in part:
+            return short[-1] if short else None
+        return _declared(part)
+    parts = split(normalise(gold), ",") if bracketed(normalise(gold)) is None else []
+    run = [found[-1]]
+    for box in reversed(found[:-1]):
+        if len(run) >= len(parts) or not _BETWEEN.fullmatch(part[box[1] : run[0][0]]):
+            break
+        run.insert(0, box)
+    contents = [content.strip() for _, _, content in run]
+    if len(parts) > 1 and len(contents) == len(parts) and len(set(contents)) == len(contents):
+        return ", ".join(contents)
+    return contents[-1] or None
+
+
+def _declared(part: str) -> str | None:
+    if found := _DECLARED.findall(part):
+        line = found[-1].strip()
+        return re.sub(r"[.*\s]+$", "", line.split(". ", 1)[0]) or None
+    bold = _BOLD.findall(part)
+    return bold[-1].strip().rstrip(".") or None if bold else None
+
+
+@lru_cache(maxsize=65536)
+def equal(gold: str, answer: str) -> Decision:
+    """(whether the answer means the gold, rule that decided). Raises SymbolicTimeout."""
+    return _equal(normalise(gold), normalise(_last_form(answer)))
+
+
+def _last_form(answer: str) -> str:
+    r"""`exact \approx decimal` counts as its exact side, `\approx x` as x, `a \Rightarrow b` as b."""
+    answer = re.split(r"\\(?:Rightarrow|implies|Longrightarrow)(?![a-zA-Z])|⇒", answer)[-1]
+    sides = [side for side in re.split(r"\\approx(?![a-zA-Z])|≈", answer) if side.strip()]
+    return sides[0] if sides else answer
+
+
+def _equal(gold: str, answer: str) -> Decision:
+    if compact(gold) == compact(answer):
+        return True, "text"
+    for rule in (_choice, _words, _based, _ratio, _quantity, _relation, _assignment, _collection, _matrix):
+        decision = rule(gold, answer)
+        if decision is not None:
+            return decision
+    if len(gold) > MAX_LENGTH or len(answer) > MAX_LENGTH or depth(answer) > MAX_DEPTH:
+        return False, "guard: too long"
+    if _EXPLOSIVE.search(answer) or _EXPLOSIVE.search(gold) or re.search(r"\d{1000}", answer):
+        return False, "guard: explosive"
+    return CHECKER.equal(gold, answer), "symbolic"
+
+
+def _plain_word(text: str) -> str | None:
+    """The words of an answer that is nothing but words, without \text and brackets; None for anything else."""
+    bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
+    bare = re.sub(r"\s+", " ", bare).strip().strip("()").strip(" .")
+    worded = "\\text" in text or re.search("[A-Za-z]{2}", bare)
+    return bare if worded and re.fullmatch(r"[A-Za-z][A-Za-z '\-]*", bare) else None
+
+
+def _choice(gold: str, answer: str) -> Decision | None:
+    bare = re.fullmatch(r"\(?\s*(?:\\text\{)?\s*\(?([A-Z])\)?\s*\}?\s*\)?", gold)
+    if bare is None or bare[0] == bare[1]:
+        return None
+    given = re.sub(r"\\text\{|[{}()\s.]", "", answer)
+    return given.upper() == bare[1], "choice"
+
+
+def _words(gold: str, answer: str) -> Decision | None:
+    if re.fullmatch("[a-zA-Z]", gold) and re.fullmatch("[a-zA-Z]", answer):
+        return gold == answer, "symbol"
+    wanted, given = _plain_word(gold), _plain_word(answer)
+    if wanted is None and given is None:
+        return None
+    if wanted is None:
+        # words where a value is wanted; single letters and names such as AB may still be symbols of the gold
+        return (False, "words") if " " in (given or "") or "\\text" in answer else None
+    if given is None:
+        inside = re.sub(r"\s+", "", answer)
+        return None if wanted.isupper() or "=" in inside else (False, "words")
+    return wanted.replace("-", " ").casefold() == given.replace("-", " ").casefold(), "words"
+
+
+def _based(gold: str, answer: str) -> Decision | None:
+    decision = values.equal_based(gold, answer)
+    return None if decision is None else (decision, "base")
+
+
+def _ratio(gold: str, answer: str) -> Decision | None:
+    decision = values.equal_ratios(gold, answer)
+    return None if decision is None else (decision, "ratio")
+
+
+def _quantity(gold: str, answer: str) -> Decision | None:
+    wanted, given = values.quantity(gold), values.quantity(answer)
+    if wanted is None or given is None:
+        return None
+    return values.equal_quantities(wanted, given), "number"
+
+
+def _relation(gold: str, answer: str) -> Decision | None:
+    """Congruences only match congruences; inequalities in one variable are intervals."""
+    if ("\\equiv" in answer or "\\pmod" in answer) != ("\\equiv" in gold or "\\pmod" in gold):
+        return False, "congruence"
+    a, b = _interval(gold), _interval(answer)
+    if (a is None) == (b is None):
+        return None
+    return _equal(a or gold, b or answer)
+
+
+def _interval(text: str) -> str | None:
+    if not _INEQUALITY.search(text):
+        return None
+    parts = [part.strip() for part in _INEQUALITY.split(text)]
+    signs = _INEQUALITY.findall(text)
+    closed = ["\\" in sign for sign in signs]
+    rising = [sign in ("<", "\\le") for sign in signs]
+    if len(signs) == 1 and re.fullmatch(r"[a-zA-Z]", parts[0]):
+        edge = parts[1]
+        if rising[0]:
+            return f"(-\\infty,{edge}{']' if closed[0] else ')'}"
+        return f"{'[' if closed[0] else '('}{edge},\\infty)"
+    if len(signs) == 2 and rising[0] == rising[1] and re.fullmatch(r"[a-zA-Z]", parts[1]):
+        low, high = (0, 1) if rising[0] else (1, 0)
+        edges = (parts[0], parts[2]) if rising[0] else (parts[2], parts[0])
+        return f"{'[' if closed[low] else '('}{edges[0]},{edges[1]}{']' if closed[high] else ')'}"
+    return None
+
+
+def _assignment(gold: str, answer: str) -> Decision | None:
+    """`x=5` for 5, `x \\in S` for S, `25+8=33` for 33; an equation that holds no such label is not a value."""
+    a, b = _strip_label(gold), _strip_label(answer)
+    if "=" in gold and "=" in answer:
+        return _equal(a, b) if (a, b) != (gold, answer) and gold.split("=")[0] == answer.split("=")[0] else None
+    if (a, b) != (gold, answer):
+        return _equal(a, b)
+    if "=" in answer and values.quantity(gold) is not None:
+        return False, "equation for a value"
+    return None
+
+
+def _strip_label(text: str) -> str:
+    match = re.fullmatch(r"[a-zA-Z]\s*\\in\s*(.+)", text)
+    if match:
+        return match[1].strip()
+    parts = split(text, "=")
+    if len(parts) < 2 or not parts[-1]:
+        return text
+    head = compact(parts[0])
+    arithmetic = re.fullmatch(r"[\d+\-*/^(){}.\s]|(?:[\d+\-*/^(){}.\s]|\\(?:cdot|times|frac|sqrt|div))+", head)
+    return parts[-1] if _LABEL.fullmatch(head) or arithmetic else text
+
+
+def _collection(gold: str, answer: str) -> Decision | None:
+    wanted, given = _items(gold), _items(answer)
+    if wanted is None and given is None:
+        return None
+    (open_a, items_a, close_a), (open_b, items_b, close_b) = wanted or ("", [gold], ""), given or ("", [answer], "")
+    ordered = bool(open_a) and open_a != "\\{"
+    if ordered and any(mark in gold + answer for mark in ("\\cup", "\\cap", "\\setminus")):
+        return None
+    unordered_b = open_b in ("", "\\{")
+    if ordered and (open_a, close_a) != (open_b, close_b):
+        return (False, "brackets") if wanted and given else None
+    if not ordered and not unordered_b:
+        return (False, "brackets") if wanted and given else None
+    if len(items_a) != len(items_b):
+        return False, "count"
+    if ordered:
+        return all(_equal(a, b)[0] for a, b in zip(items_a, items_b, strict=True)), "ordered"
+    return _matched(items_a, items_b), "set"
+
+
+def _matched(wanted: list[str], given: list[str]) -> bool:
+    left = list(given)
+    for item in wanted:
+        hit = next((other for other in left if _equal(item, other)[0]), None)
+        if hit is None:
+            return False
+        left.remove(hit)
+    return True
+
+
+def _items(text: str) -> tuple[str, list[str], str] | None:
+    """(opening, items, closing) of a list, tuple, interval or set; None for a single value."""
+    if compact(text) in ("\\emptyset", "\\{\\}"):
+        return "\\{", [], "\\}"
+    inside = bracketed(text)
+    if inside and (parts := _expand(split(_and_to_comma(inside[1]), ",;"))) and (len(parts) > 1 or inside[0] == "\\{"):
+        return inside[0], parts, inside[2]
+    parts = _expand([part for part in split(_and_to_comma(text), ",;") if part])
+    return ("", parts, "") if len(parts) > 1 else None
+
+
+def _and_to_comma(text: str) -> str:
+    text = re.sub(r",?\s*\\text\{\s*,?\s*(?:and|or)\s*\}", ",", text)
+    return re.sub(r",?\s+(?:and|or)\s+", ",", text)
+
+
+def _expand(parts: list[str]) -> list[str]:
+    r"""Each item with one `\pm` as the two answers that it stands for."""
+    expanded = []
+    for part in parts:
+        if part.count("\\pm") == 1:
+            expanded += [re.sub(r"\\pm\s*", sign, part) for sign in ("+", "-")]
+        else:
+            expanded.append(part)
+    return [re.sub(r"^\+\s*", "", part) for part in expanded]
+
+
+def _matrix(gold: str, answer: str) -> Decision | None:
+    wanted, given = _cells(gold), _cells(answer)
+    if wanted is None or given is None:
+        return None
+    if [len(row) for row in wanted] != [len(row) for row in given]:
+        return False, "shape"
+    pairs = zip((cell for row in wanted for cell in row), (cell for row in given for cell in row), strict=True)
+    return all(_equal(a, b)[0] for a, b in pairs), "matrix"
+
+
+def _cells(text: str) -> list[list[str]] | None:
+    match = re.fullmatch(
+        r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|array)\}\s*(?:\{[^{}]*\})?(.*?)\\end\s*\{\1\}\s*[)\]]?",
+        text,
+        flags=re.DOTALL,
+    )
+    if match is None:
+        return None
+    rows = [row for row in re.split(r"\\\\|\\cr", match[2]) if row.strip()]
+    return [[normalise(cell) for cell in row.split("&")] for row in rows]
