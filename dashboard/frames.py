@@ -56,6 +56,14 @@ class Rule(StrEnum):
         }[self]
 
 
+class Show(StrEnum):
+    """Which problems a grid lists; the values are what people read and what stands in the address."""
+
+    ALL = "All"
+    DIFFERING = "Arms differ"
+    UNSOLVED = "Not solved by all"
+
+
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One model and task under one sampling setting: what arms are compared within."""
@@ -240,11 +248,11 @@ def problem_order(outcomes: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(outcomes.sort_values(["problem_index", "sample"])["problem_id"]))
 
 
-def problem_grid(outcomes: pd.DataFrame, arms: pd.DataFrame, show: str) -> ProblemGrid:
+def problem_grid(outcomes: pd.DataFrame, arms: pd.DataFrame, show: Show) -> ProblemGrid:
     """Grid of one panel's outcomes.
 
-    outcomes: cell_id, problem_id, problem_index, sample, verdict (one row per generation). show: `all`, `differing`
-    (arms have different shares right) or `unsolved` (some arm is not always right).
+    outcomes: cell_id, problem_id, problem_index, sample, verdict (one row per generation). Arms differ where their
+    shares right do.
     """
     order = arm_order(arms)
     names = dict(zip(arms["cell_id"], arms["arm"], strict=True))
@@ -255,9 +263,9 @@ def problem_grid(outcomes: pd.DataFrame, arms: pd.DataFrame, show: str) -> Probl
     share = share.reindex(index=problems, columns=[arm for arm in order if arm in set(rows["arm"])])
     text = rows.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")
     text = text.reindex(index=share.index, columns=share.columns).fillna("")
-    if show == "differing":
+    if show is Show.DIFFERING:
         keep = share.max(axis=1) > share.min(axis=1)
-    elif show == "unsolved":
+    elif show is Show.UNSOLVED:
         keep = ~(share.min(axis=1) >= 1)
     else:
         keep = pd.Series(True, index=share.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -31,13 +32,15 @@ def choose_panel(state: session.Session) -> frames.Panel:
 
 
 def legend(each_cell: str) -> None:
-    """What marks, hatching and the numbers of a cell mean, in one line below a table."""
-    marks = " &nbsp; ".join(f"<b>{mark.glyph}</b> {mark.text}" for name, mark in theme.VERDICTS.items()
-                            if name != "equivalent")  # fmt: skip
-    st.html(
-        f'<div class="eb-legend">{marks} &nbsp; <b>{theme.INCOMPLETE}</b> unfinished: hatched, never in a verdict'
-        f" &nbsp; {each_cell}</div>"
-    )
+    """What marks, hatching and the numbers of a cell mean, below a table."""
+    marks = [(mark.glyph, mark.text) for name, mark in theme.VERDICTS.items() if name != "equivalent"]
+    glyphs([*marks, (theme.INCOMPLETE, "unfinished: hatched, never in a verdict")], each_cell)
+
+
+def glyphs(items: Sequence[tuple[str, str]], more: str = "") -> None:
+    """A line of glyphs with their meanings, and a sentence after them."""
+    spans = "".join(f"<span><b>{escape(glyph)}</b> {escape(text)}</span>" for glyph, text in items)
+    st.html(f'<div class="eb-legend">{spans}{escape(more)}</div>')
 
 
 def downloads(frame: pd.DataFrame, name: str) -> None:
@@ -55,5 +58,5 @@ def downloads(frame: pd.DataFrame, name: str) -> None:
 
 def problems_link(row: pd.Series, discordant: bool = False) -> str:
     """Address of the Problems page for the row's model and task."""
-    choices = {"panel": row["panel_title"], **({"show": "differing"} if discordant else {})}
+    choices = {"panel": row["panel_title"], **({"show": frames.Show.DIFFERING.value} if discordant else {})}
     return f"problems?{urlencode(choices)}"

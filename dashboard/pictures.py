@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from PIL import Image
 
 from dashboard import browser, guard
 from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 MAX_BYTES = 200_000
 WIDTH, HEIGHT = 1400, 900
@@ -29,15 +33,14 @@ def compressed(png: bytes) -> bytes:
     return out.getvalue()
 
 
-def take(store: Path, folder: Path, width: int = WIDTH, height: int = HEIGHT) -> list[Path]:
-    """Write one picture per page of PAGES into the folder; returns the files."""
+def take(page: Page, address: str, folder: Path) -> list[Path]:
+    """Write one picture per page of PAGES, as large as the browser's window, into the folder; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    with browser.served(store) as address, browser.chromium(width, height) as page:
-        for name in PAGES:
-            browser.visit(page, f"{address}/{'' if name == 'overview' else name}")
-            files.append(folder / f"{name}.png")
-            files[-1].write_bytes(compressed(page.screenshot()))
+    for name in PAGES:
+        browser.visit(page, f"{address}/{'' if name == 'overview' else name}")
+        files.append(folder / f"{name}.png")
+        files[-1].write_bytes(compressed(page.screenshot()))
     return files
 
 
@@ -50,8 +53,9 @@ def main(store: Path, folder: Path, width: int, height: int) -> None:
     """Take one picture of every page shown in the README from STORE into FOLDER."""
     try:
         guard.check(store)
-        for file in take(store, folder, width, height):
-            click.echo(f"{file} {file.stat().st_size:,} bytes")
+        with browser.served(store) as address, browser.chromium(width, height) as page:
+            for file in take(page, address, folder):
+                click.echo(f"{file} {file.stat().st_size:,} bytes")
     except UserError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

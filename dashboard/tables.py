@@ -72,7 +72,7 @@ def _row(row: Row) -> str:
 def _cell(cell: Cell) -> str:
     text = escape(cell.text)
     if cell.link:
-        text = f'<a href="{escape(cell.link)}" target="_self">{text}</a>'
+        text = f'<a href="{escape(cell.link)}">{text}</a>'
     hover = f' title="{escape(cell.hover)}"' if cell.hover else ""
     return f'<td class="{escape(cell.kind)}"{hover}>{text}{_note(cell.note)}</td>'
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dashboard import theme
 
-ROW_HEIGHT = 30
+ROW_HEIGHT = 36
 
 
 def layered(layers: Sequence[alt.Chart], height: int, title: str = "") -> alt.LayerChart:
@@ -58,6 +58,7 @@ def difference_domain(frame: pd.DataFrame, low: str = "low", high: str = "high")
 
 
 def arm_axis(arms: Sequence[str]) -> alt.Y:
-    """One row per arm in the given order; labels carry the meaning, so there is no axis title."""
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=8, grid=False)
+    """One row per arm in the given order, policy above rule; labels carry the meaning, so there is no axis title."""
+    lines = "split(datum.label, ' · ')"
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=10, grid=False, labelExpr=lines)
     return alt.Y("arm:N", sort=list(arms), axis=axis, scale=alt.Scale(domain=list(arms)))

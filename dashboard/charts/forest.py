@@ -22,7 +22,6 @@ TOOLTIP = [
     alt.Tooltip("n:N", title="Problems × samples"),
     alt.Tooltip("done:N", title="Rows done"),
 ]
-COUNTS_WIDTH = 86
 
 
 def verdict_scale() -> alt.Scale:
@@ -68,5 +67,4 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
     counts = beside.mark_text(align="left", baseline="middle", fontSize=12, dx=26, color=theme.MUTED).encode(
         text="counts:N"
     )
-    chart = base.layered([zero, bars, points, glyphs, counts], base.rows_height(len(arms)), title)
-    return chart.properties(padding={"left": 5, "top": 5, "bottom": 5, "right": COUNTS_WIDTH})
+    return base.layered([zero, bars, points, glyphs, counts], base.rows_height(len(arms)), title)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from dashboard import theme
+from dashboard import frames, theme
 from dashboard.charts import base
 
 # A linear colour scale hides the tail, the very thing that separates policies. Shares below this look the same.
@@ -22,7 +22,7 @@ TOOLTIP = [
 
 def heat_map(frame: pd.DataFrame, arms: Sequence[str], ages: Sequence[str], title: str = "") -> alt.LayerChart:
     """Arms x age bins; frame columns: arm, age (`16–31`), held (share in [0, 1]), rows."""
-    shown = frame.assign(clamped=frame["held"].clip(lower=FLOOR))
+    shown = frame.assign(clamped=frame["held"].clip(lower=FLOOR), text=frame["held"].map(percent_text))
     shade = alt.Color(
         "clamped:Q",
         title="share of tokens of this age still held",
@@ -33,32 +33,34 @@ def heat_map(frame: pd.DataFrame, arms: Sequence[str], ages: Sequence[str], titl
     cells = alt.Chart(shown).encode(y=base.arm_axis(arms), x=x)
     rects = cells.mark_rect(stroke="white", strokeWidth=1).encode(color=shade, tooltip=TOOLTIP)
     numbers = cells.mark_text(fontSize=11).encode(
-        text=alt.Text("held:Q", format=".0%"),
-        color=alt.condition(alt.datum.held > 0.25, alt.value("white"), alt.value(theme.INK)),
+        text="text:N", color=alt.condition(alt.datum.held > 0.12, alt.value("white"), alt.value(theme.INK))
     )
     return base.layered([rects, numbers], base.rows_height(len(arms)), title)
+
+
+def percent_text(share: float) -> str:
+    """`12%`; `<1%` for what rounds to nothing and is not nothing."""
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def lines(frame: pd.DataFrame, theory: pd.DataFrame, title: str = "") -> alt.LayerChart:
     """Share held against age on log-log axes, one line per arm, and the geometric law of a uniform draw dashed.
 
-    frame columns: arm, policy, age_from (tokens), held; theory columns: age_from, held.
+    frame columns: arm, policy, rule, age, age_from (tokens), held, rows; theory columns: age_from, held.
     """
     x = alt.X("age_from:Q", title="age of the token, tokens", scale=alt.Scale(type="log", base=2))
     y = alt.Y("clamped:Q", title="share held", scale=alt.Scale(type="log", domain=[FLOOR, 1], clamp=True),
               axis=alt.Axis(format=".0%", values=[0.01, 0.03, 0.1, 0.3, 1]))  # fmt: skip
-    policies = frame["policy"]
-    measured = (
-        alt.Chart(frame.assign(clamped=frame["held"].clip(lower=FLOOR)))
-        .mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2)
-        .encode(
-            x=x, y=y, detail="arm:N", tooltip=TOOLTIP,
-            color=alt.Color("policy:N", title=None, scale=theme.colour_scale(policies)),
-        )
-    )  # fmt: skip
+    shown = frame.assign(clamped=frame["held"].clip(lower=FLOOR))
+    colour = alt.Color("policy:N", title=None, scale=theme.colour_scale(frame["policy"]))
+    held = alt.Chart(shown).encode(x=x, y=y, detail="arm:N", color=colour)
+    measured = held.mark_line(strokeWidth=2)
+    points = held.mark_point(size=60, strokeWidth=2, filled=True, opacity=1).encode(
+        shape=alt.Shape("rule:N", title=None, sort=list(frames.RULES.values())), tooltip=TOOLTIP
+    )
     law = (
         alt.Chart(theory.assign(clamped=theory["held"].clip(lower=FLOOR)))
         .mark_line(strokeDash=[6, 4], color=theme.INK, strokeWidth=1.5)
         .encode(x=x, y=y)
     )
-    return base.layered([law, measured], 300, title)
+    return base.layered([law, measured, points], 300, title)

@@ -141,10 +141,23 @@ def test_retention_colour_is_logarithmic_and_clamped() -> None:
     assert {row["clamped"] for row in values(chart)} == {1.0, 0.01}
 
 
+def test_a_share_that_rounds_to_nothing_is_not_shown_as_nothing() -> None:
+    assert [retention.percent_text(share) for share in (0.0, 0.004, 0.125, 1.0)] == ["0%", "<1%", "12%", "100%"]
+
+
 def test_retention_lines_carry_the_law_dashed() -> None:
     frame = pd.DataFrame(
-        {"arm": ARMS[1:2], "policy": ["random"], "age_from": [16], "age": ["16–31"], "held": [0.9], "rows": [104]}
+        {
+            "arm": ARMS[1:2],
+            "policy": ["random"],
+            "rule": ["prompt protected"],
+            "age_from": [16],
+            "age": ["16–31"],
+            "held": [0.9],
+            "rows": [104],
+        }
     )
     drawn = layers(retention.lines(frame, pd.DataFrame({"age_from": [16], "held": [0.91]})))
     assert drawn[0]["mark"]["strokeDash"] == [6, 4]
-    assert drawn[1]["mark"]["point"]
+    assert [mark(layer) for layer in drawn] == ["line", "line", "point"]
+    assert drawn[2]["encoding"]["shape"]["field"] == "rule"

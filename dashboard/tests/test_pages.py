@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard import command
 from dashboard.app import PAGES
-from dashboard.frames import Rule
+from dashboard.frames import Rule, Show
 from dashboard.tests.conftest import ARMS, HOSTILE, PROBLEMS, chunk_file
 from orchestrator.chunks import ChunkId
 from orchestrator.store.tests.stores import Arm, build_store
@@ -126,7 +126,7 @@ def test_problems_are_listed_hardest_first_with_their_glyphs(store: Path, open_a
 
 def test_problems_can_be_narrowed_to_those_that_differ(store: Path, open_app: Open) -> None:
     app = open_app(store, "problems")
-    app.button_group[0].set_value("unsolved").run()
+    app.button_group[0].set_value(Show.DIFFERING).run()
     assert not app.exception
     assert len(app.dataframe[0].value) == PROBLEMS
 
@@ -147,7 +147,7 @@ def test_transcripts_stand_beside_the_reference_and_say_where_they_part(store: P
     app.selectbox(key="problem").select("p001").run()
     app.selectbox(key="left").select("full").run()
     assert app.selectbox(key="right").value == "random · prompt protected"
-    assert "They share the first **0** characters." in words(app)
+    assert "They share the first **0** of " in words(app)
     app.selectbox(key="left").select("recent · prompt protected").run()
     assert "Both texts are the same." in words(app)
 
@@ -164,8 +164,8 @@ def test_hidden_texts_leave_neither_text_nor_answer(store: Path, open_app: Open)
     app = open_app(store, "transcript", command.HIDE_TEXTS)
     assert "hidden" in words(app)
     assert 'class="eb-text"' not in html(app)
-    assert "Answer found" not in html(app)
-    assert "Generated tokens" in html(app)
+    assert "answer <b>" not in html(app)
+    assert "generated tokens <b>" in html(app)
 
 
 def test_lengths_are_those_of_the_rows(store: Path, open_app: Open) -> None:

@@ -9,6 +9,11 @@ from dashboard import frames, parts, session, tables, theme
 from dashboard.charts import base, forest
 
 
+def p_value(value: float | None) -> str:
+    """Two digits; an en dash where the comparison is in no family or has no test."""
+    return "–" if value is None or pd.isna(value) else f"{value:.2g}"
+
+
 def difference_cells(row: pd.Series) -> list[tables.Cell]:
     """Columns of one comparison; an unfinished one is hatched and has no verdict."""
     if not row["complete"]:
@@ -22,12 +27,13 @@ def difference_cells(row: pd.Series) -> list[tables.Cell]:
         tables.Cell(theme.points(row["difference"])),
         tables.Cell(theme.interval(row["low"], row["high"])),
         tables.Cell(row["counts"], link=parts.problems_link(row, discordant=True)),
-        tables.Cell(f"{row['p_sign']:.2g}" if pd.notna(row["p_sign"]) else "–"),
+        tables.Cell(p_value(row["p_sign"])),
+        tables.Cell(p_value(row["p_holm"]), hover=f"Sign-flip p, corrected over {row['family_size']} comparisons"),
         tables.Cell(row["n"]),
     ]
 
 
-COLUMNS = ["Model · task", "Verdict", "Points", "95 % interval", "W / L / T", "Sign test p", "n"]
+COLUMNS = ["Model · task", "Verdict", "Points", "95 % interval", "W / L / T", "Sign p", "Holm p", "n"]
 
 
 def main(state: session.Session) -> None:
@@ -52,7 +58,10 @@ def main(state: session.Session) -> None:
         for _, row in table.iterrows()
     ]
     st.html(tables.render("Arm", [("", name) for name in COLUMNS], rows))
-    parts.legend("W / L / T: problems won, lost and tied against the reference.")
+    parts.legend(
+        "W / L / T: problems won, lost, tied. The interval decides. Beside it: the exact sign test, and the sign-flip "
+        "test with Holm's correction over all contenders of the model."
+    )
     parts.downloads(frames.difference_export(table), "differences")
 
 

@@ -10,8 +10,6 @@ import streamlit as st
 from dashboard import data, frames, parts, session, theme
 
 SHOWN = 200
-COLUMN_PIXELS = 118
-CHOICES = {"differing": "Arms differ", "all": "All", "unsolved": "Not solved by all"}
 
 
 def styled(grid: frames.ProblemGrid) -> Any:
@@ -32,12 +30,10 @@ def main(state: session.Session) -> None:
     st.title("Problems")
     st.caption("Where do the arms differ? One row per problem, hardest first; click a cell, then open its transcript.")
     panel = parts.choose_panel(state)
-    show = st.segmented_control(
-        "Show", list(CHOICES), format_func=lambda choice: CHOICES[choice], default="all", required=True,
-        key="show", bind="query-params",
-    )  # fmt: skip
+    show = st.segmented_control("Show", list(frames.Show), default=frames.Show.ALL, required=True, key="show",
+                                bind="query-params")  # fmt: skip
     outcomes = data.problems(state.store, state.stamp, tuple(frames.of_panel(state.arms, panel)["cell_id"]))
-    grid = frames.problem_grid(outcomes, state.arms, show or "all")
+    grid = frames.problem_grid(outcomes, state.arms, frames.Show(show))
     if grid.text.empty:
         st.info(f"No problem of {panel.title} to show with this choice.", icon=":material/info:")
         return
@@ -48,14 +44,15 @@ def main(state: session.Session) -> None:
         first = SHOWN * (st.number_input(f"Page (1 to {pages})", 1, pages, 1, key="page", bind="query-params") - 1)
     part = grid.window(first, SHOWN)
     st.caption(f"{total:,} problems; showing {first + 1:,} to {first + len(part.text):,}.")
-    columns = {arm: st.column_config.TextColumn(width=COLUMN_PIXELS, help=arm) for arm in part.text.columns}
+    plain = f" · {frames.RULES['prompt']}"
+    columns = {arm: st.column_config.TextColumn(arm.removesuffix(plain), help=arm) for arm in part.text.columns}
     event = st.dataframe(
         styled(part), on_select="rerun", selection_mode="single-cell", key="grid", width="stretch",
-        column_config=columns, height=min(36 * (len(part.text) + 1) + 4, 640),
+        column_config={"_index": "problem", **columns}, height=min(36 * (len(part.text) + 1) + 4, 640),
     )  # fmt: skip
     open_selected(part, panel, event["selection"]["cells"])
-    glyphs = " &nbsp; ".join(f"<b>{mark.glyph}</b> {mark.text}" for mark in theme.OUTCOMES.values())
-    st.html(f'<div class="eb-legend">{glyphs} &nbsp; shading: share right, white: no row yet</div>')
+    marks = [(mark.glyph, mark.text) for mark in theme.OUTCOMES.values()]
+    parts.glyphs(marks, "Shading: share right; white: no row yet. A policy without a rule is prompt protected.")
 
 
 def open_selected(grid: frames.ProblemGrid, panel: frames.Panel, cells: list[tuple[int, str]]) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
-from dashboard import data, frames, parts, session, tables, texts, theme
+from dashboard import data, frames, parts, session, texts, theme
 
+# Characters of the shared beginning shown before the place where two texts part.
+CONTEXT = 240
 FACTS = {
-    "verdict": "Verdict", "extracted": "Answer found", "n_output": "Generated tokens", "n_prompt": "Prompt tokens",
-    "finish_reason": "Finished by", "events": "Evictions", "prompt_kept_min": "Prompt kept, least head",
-    "cached_peak": "Peak cached tokens", "decode_tokens_per_second": "Tokens/s while decoding", "row_id": "Row",
-}  # fmt: skip
+    "verdict": "",
+    "extracted": "answer",
+    "n_output": "generated tokens",
+    "n_prompt": "prompt tokens",
+    "finish_reason": "finished by",
+    "events": "evictions",
+    "prompt_kept_min": "prompt kept, least head",
+    "cached_peak": "peak cached tokens",
+}
 
 
 def fact(name: str, value: object) -> str:
@@ -40,49 +51,56 @@ def main(state: session.Session) -> None:
         return
     rows = choose_rows(state, cells, outcomes)
     found = {arm: data.transcript(state.store, row_id, state.show_texts) for arm, row_id in rows.items()}
-    st.html(tables.render("", [("", arm) for arm in found], [
-        tables.Row(title, [tables.Cell(fact(name, row.get(name) if row else None), "text") for row in found.values()])
-        for name, title in FACTS.items()
-        if state.show_texts or name != "extracted"
-    ]))  # fmt: skip
+    present = [row["text"] for row in found.values() if row and state.show_texts]
+    shared = texts.first_difference(*present) if len(present) == 2 else 0
+    start = window_start(present, shared) if present else 0
+    for column, (arm, row) in zip(st.columns(len(found)), found.items(), strict=True):
+        column.html(f'<div class="eb-facts"><b>{escape(arm)}</b><br>{facts(row, state.show_texts)}</div>')
+        if row is None:
+            column.info("This row is not in the store yet.", icon=":material/info:")
+        elif state.show_texts:
+            column.html(texts.panel(row["text"], shared, start))
     if not state.show_texts:
         st.warning("Texts are hidden on this dashboard (it was started with --hide-texts).", icon=":material/lock:")
-        return
-    show_texts({arm: row["text"] if row else None for arm, row in found.items()})
+
+
+def facts(row: Mapping[str, Any] | None, show_texts: bool) -> str:
+    """HTML of what the store knows of a row; the answer found is part of the text."""
+    if row is None:
+        return ""
+    shown = [name for name in FACTS if show_texts or name != "extracted"]
+    items = "".join(f"<span>{escape(FACTS[name])} <b>{escape(fact(name, row[name]))}</b></span>" for name in shown)
+    return f"{items}<br>row <code>{escape(str(row['row_id']))}</code>"
+
+
+def window_start(present: Sequence[str], shared: int) -> int:
+    """Where the texts are shown from: just before they part, unless someone wants the beginning or another place."""
+    longest = max(map(len, present))
+    if len(present) == 2:
+        same = present[0] == present[1]
+        text = "Both texts are the same." if same else f"They share the first **{shared:,}** of {longest:,} characters."
+        st.markdown(text)
+        near = same or shared <= CONTEXT
+        if near or st.toggle("From the beginning", key="beginning", bind="query-params"):
+            shared = 0
+    if longest <= texts.WINDOW:
+        return max(0, shared - CONTEXT)
+    return st.slider("From character", 0, longest - 1, max(0, shared - CONTEXT))
 
 
 def choose_rows(state: session.Session, cells: pd.DataFrame, outcomes: pd.DataFrame) -> dict[str, str]:
     """Arm labels and row ids of the two sides; one side when both choices name the same arm."""
     arms = frames.arm_order(cells)
     reference = frames.reference_arm(cells, state.reference)
-    columns = st.columns([2, 1, 3, 3])
-    problem = columns[0].selectbox("Problem", frames.problem_order(outcomes), key="problem", bind="query-params")
+    top, bottom = st.columns([3, 1]), st.columns(2)
+    problem = top[0].selectbox("Problem", frames.problem_order(outcomes), key="problem", bind="query-params")
     samples = sorted(outcomes[outcomes["problem_id"] == problem]["sample"].unique())
-    sample = columns[1].selectbox("Sample", samples, key="sample")
+    sample = top[1].selectbox("Sample", samples, key="sample")
     right = arms.index(reference) if reference in arms else 0
-    left_arm = columns[2].selectbox("Arm", arms, index=(right + 1) % len(arms), key="left", bind="query-params")
-    right_arm = columns[3].selectbox("Beside", arms, index=right, key="right", bind="query-params")
+    left_arm = bottom[0].selectbox("Arm", arms, index=(right + 1) % len(arms), key="left", bind="query-params")
+    right_arm = bottom[1].selectbox("Beside", arms, index=right, key="right", bind="query-params")
     ids = dict(zip(cells["arm"], cells["cell_id"], strict=True))
     return {arm: f"{ids[arm]}/{problem}/{sample}" for arm in (left_arm, right_arm)}
-
-
-def show_texts(found: dict[str, str | None]) -> None:
-    """Both texts; the part that all have in common is grey, and where they part is said in words."""
-    present = [text for text in found.values() if text is not None]
-    shared = texts.first_difference(*present) if len(present) == 2 else 0
-    if len(present) == 2:
-        same = present[0] == present[1]
-        st.markdown("Both texts are the same." if same else f"They share the first **{shared:,}** characters.")
-    longest = max(map(len, present), default=0)
-    start = 0
-    if longest > texts.WINDOW:
-        start = st.slider("From character", 0, longest - texts.WINDOW, min(shared, longest - texts.WINDOW))
-    for column, (arm, text) in zip(st.columns(len(found)), found.items(), strict=True):
-        column.markdown(f"**{arm}**")
-        if text is None:
-            column.info("This row is not in the store yet.", icon=":material/info:")
-        else:
-            column.html(texts.panel(text, shared, start))
 
 
 main(session.current())
