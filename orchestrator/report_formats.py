@@ -26,7 +26,7 @@ def as_text(report: Report) -> RenderableType:
 
 def as_markdown(report: Report) -> str:
     """For a pull request or a notebook."""
-    lines = [f"# {report.title}", "", *report.header]
+    lines = [f"# {report.title}", "", *(f"* {line}" for line in report.header)]
     for sheet in report.sheets:
         names = [column.removeprefix(">") for column in sheet.columns]
         rule = ["---:" if column.startswith(">") else "---" for column in sheet.columns]

@@ -1,0 +1,107 @@
+"""Every check of the doctor, with the fault it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator import doctor
+from orchestrator.commands.doctor import command
+from orchestrator.doctor import Level
+from orchestrator.models import EMBEDDED_DIR
+
+
+def test_the_page_has_a_line_per_check_and_counts(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["--store", str(tmp_path / "s"), "--format", "json"])
+    findings = {finding["name"]: finding for finding in json.loads(done.output)}
+    for name in (
+        "evictbench",
+        "torch",
+        "pins",
+        "model embedded:reasoner",
+        "  weights",
+        "task reasoner_w",
+        "store",
+        "cpu",
+    ):
+        assert findings[name]["level"] in ("ok", "warn"), findings[name]
+    assert done.exit_code == int(any(finding["level"] == "fail" for finding in findings.values()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_exits_1_and_says_what_to_do(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["--store", str(tmp_path), "--model", "embedded:nothing"])
+    assert done.exit_code == 1
+    assert "Did you mean" in done.output or "known: embedded:reasoner" in done.output
+    assert "→ name a model that is here" in done.output
+
+
+def test_a_cut_checkpoint_is_found(tmp_path: Path) -> None:
+    copy = tmp_path / "m"
+    shutil.copytree(EMBEDDED_DIR / "reasoner", copy)
+    weights = copy / "model.safetensors"
+    whole = weights.read_bytes()
+    for damage in (whole[:-1], whole[:4], b""):
+        weights.write_bytes(damage)
+        found = {finding.name: finding for finding in doctor.model_facts(str(copy))}
+        assert found["  weights"].level is Level.FAIL, len(damage)
+    weights.write_bytes(whole)
+    assert all(finding.level is Level.OK for finding in doctor.model_facts(str(copy)))
+
+
+def test_links_that_overwrite_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.store_semantics(tmp_path / "new").level is Level.OK
+
+    class Overwriting:
+        """A file system on which both writers win."""
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> Overwriting:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def map(self, work: object, directories: list[str], words: list[str]) -> list[int]:
+            for number in range(doctor.RACES):
+                (Path(directories[0]) / f"n{number}").write_text(words[-1])
+            return [doctor.RACES, doctor.RACES]
+
+    monkeypatch.setattr(doctor, "ProcessPoolExecutor", Overwriting)
+    finding = doctor.store_semantics(tmp_path)
+    assert (finding.level, "40 winners" in finding.detail) == (Level.FAIL, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_an_unwritable_store_is_found(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    assert doctor.store_semantics(tmp_path / "s").level is Level.FAIL
+
+
+def test_wrong_pins_are_named(tmp_path: Path) -> None:
+    lock = tmp_path / "cpu.txt"
+    lock.write_text("click==0.0.1\nno-such-package==1.0\n# comment==2\n")
+    finding = next(doctor.pins({"cpu": lock, "gpu": lock}))
+    assert finding.level is Level.WARN
+    assert "(pinned 0.0.1)" in finding.detail
+    assert "no-such-package missing (pinned 1.0)" in finding.detail
+    assert str(lock) in finding.next_step
+    assert next(doctor.pins({})).level is Level.OK
+
+
+def test_a_second_copy_of_a_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dashboard").mkdir()
+    (tmp_path / "dashboard" / "__init__.py").write_text("")
+    real = doctor.importlib.util.find_spec
+
+    def find(name: str) -> object:
+        if name != "dashboard":
+            return real(name)
+        return doctor.importlib.util.spec_from_file_location(name, tmp_path / "dashboard" / "__init__.py")
+
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", find)
+    finding = next(doctor.our_packages())
+    assert (finding.level, f"dashboard from {tmp_path}" in finding.detail) == (Level.FAIL, True)
