@@ -168,7 +168,9 @@ def panel(snapshot: Snapshot) -> RenderableType:
     engines = Table.grid(padding=(0, 2))
     for line in snapshot.engines:
         engines.add_row(line.name, line.serves, line.state, f"{line.running} running", f"{line.waiting} waiting")
-    bar = ProgressBar(total=max(1, snapshot.rows_planned), completed=snapshot.rows_done, width=60)
+    # A bar alone ends without a newline; as a row it gets one.
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(1, snapshot.rows_planned), completed=snapshot.rows_done, width=60))
     return Group(bar, Text(headline(snapshot)), engines)
 
 
