@@ -26,8 +26,12 @@ TOLERANCE = 1e-9
 LEVEL = 0.05
 
 
-def check(tables: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """One (`table.quantity`, None or what is wrong) per expected number of every table, in file order."""
+def check(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """One (`table.quantity`, None or what is wrong) per expected number of every table of the file, in its order."""
+    tables = document.get("tables") if isinstance(document, Mapping) else None
+    if not isinstance(tables, Mapping) or not tables:
+        yield "file", "not a file of this format: it has no tables"
+        return
     for name, table in tables.items():
         try:
             found = _multiplicity(table) if "p" in table else _comparison(table)

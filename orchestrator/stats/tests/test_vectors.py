@@ -16,7 +16,7 @@ TABLES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "statistic
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_number_of_the_table(name: str) -> None:
-    results = dict(statistics.check({name: TABLES[name]}))
+    results = dict(statistics.check({"tables": {name: TABLES[name]}}))
     assert len(results) == len(TABLES[name]["expected"])
     assert {quantity: problem for quantity, problem in results.items() if problem} == {}
 
@@ -29,10 +29,12 @@ def test_a_wrong_number_is_found(quantity: str) -> None:
     table["expected"][quantity] = wrong.get(type(value), lambda: value + 1e-8)()
     if quantity == "per_problem_difference":
         table["expected"][quantity] = [*value[:-1], "1/3"]
-    assert dict(statistics.check({"t": table}))[f"t.{quantity}"]
+    assert dict(statistics.check({"tables": {"t": table}}))[f"t.{quantity}"]
 
 
 def test_an_unknown_quantity_and_a_foreign_table_fail() -> None:
-    results = dict(statistics.check({"t": {"p": [0.1], "expected": {"sidak": [0.1]}}, "u": {"expected": {}}}))
+    tables = {"t": {"p": [0.1], "expected": {"sidak": [0.1]}}, "u": {"expected": {}}}
+    results = dict(statistics.check({"tables": tables}))
     assert results["t.sidak"] == "unknown quantity"
     assert "not a table" in str(results["u"])
+    assert [problem is not None for _, problem in statistics.check({"tables": {}})] == [True]
