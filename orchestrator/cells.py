@@ -17,7 +17,7 @@ from policies.budget import Budget, Overflow, Protection
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """path as written in the job (`embedded:reasoner`, a directory, a hub id); revision = hub commit or content hash."""
+    """path as the job has it (`embedded:reasoner`, a directory, a hub id); revision = hub commit or content hash."""
 
     path: str
     revision: str
@@ -84,9 +84,19 @@ class Cell:
     @property
     def label(self) -> str:
         """Readable name beside the id: `reasoner reasoner_w random K264 r16 prompt`."""
-        parts = [self.model.path.rsplit("/", 1)[-1].removeprefix("embedded:"), self.task.name, self.policy.name]
+        return " ".join([self.model.path.rsplit("/", 1)[-1].removeprefix("embedded:"), self.task.name, self.arm_label])
+
+    @property
+    def arm_label(self) -> str:
+        """The label without model and task; what is unusual follows: `snapkv(window=16) K264 r16 prompt recent0`."""
+        params = ",".join(f"{name}={value}" for name, value in sorted(self.policy.params.items()))
+        parts = [f"{self.policy.name}({params})" if params else self.policy.name]
         if self.budget is not None and self.protection is not None:
             parts += [f"K{self.budget.keep}", f"r{self.budget.interval}", self.protection.value]
+            if self.budget.recent != self.budget.interval:
+                parts.append(f"recent{self.budget.recent}")
+            if self.overflow not in (None, Overflow.GROW):
+                parts.append(f"overflow={self.overflow.value}")
         return " ".join(parts)
 
 

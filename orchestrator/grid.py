@@ -239,6 +239,8 @@ def _planned(
         for cell_id, (cell, point) in cells.items()
     }
     specs = engine_specs(job, tenants)
+    tasks = {point.task.ref: point.task.task for _, point in cells.values()}
+    expected = {ref: min(task.expected_tokens, job.sampling.max_tokens) for ref, task in tasks.items()}
     return tuple(
         PlannedCell(
             cell=cell,
@@ -248,7 +250,7 @@ def _planned(
             samples_min=job.samples.min,
             samples_max=job.samples.max,
             engine=specs[cell_id],
-            expected_tokens=min(point.task.task.expected_tokens, job.sampling.max_tokens),
+            expected_tokens=expected[cell.task],
         )
         for cell_id, (cell, point) in cells.items()
     )

@@ -49,8 +49,8 @@ def read(store: Path, plan: Plan) -> History:
     size = sum(path.stat().st_size for chunk, path in files.items() if chunk.cell_id in set(known))
     return History(
         committed=frozenset(chunk for chunk in files if chunk.cell_id in wanted),
-        lengths=rows.groupby("cell_id")["n_output"].mean().astype(float).to_dict(),
-        peers=rows.groupby(["model", "task"])["n_output"].mean().astype(float).to_dict(),
+        lengths={str(cell_id): float(mean) for cell_id, mean in rows.groupby("cell_id")["n_output"].mean().items()},
+        peers=_peers(rows),
         speed=_speed(rows),
         bytes_per_token=size / tokens if tokens else None,
     )
@@ -73,6 +73,14 @@ def refuse_changed_problems(store: Path, plan: Plan) -> None:
         task.refuse_changes(stored)
 
 
+def _peers(rows: pd.DataFrame) -> dict[tuple[str, str], float]:
+    groups = rows.groupby(["model", "task"], as_index=False)["n_output"].mean()
+    return {
+        (str(model), str(task)): float(mean)
+        for model, task, mean in zip(groups["model"], groups["task"], groups["n_output"], strict=True)
+    }
+
+
 def _speed(rows: pd.DataFrame) -> dict[str, float]:
     """Tokens per second by model: what its engines generated over the time between their first and last row."""
     engines = rows.groupby(["model", "engine_id"]).agg(
@@ -81,4 +89,4 @@ def _speed(rows: pd.DataFrame) -> dict[str, float]:
     engines["seconds"] = (engines["last"] - engines["first"]).dt.total_seconds()
     sums = engines.groupby("model")[["tokens", "seconds"]].sum()
     sums = sums[sums["seconds"] > 0]
-    return (sums["tokens"] / sums["seconds"]).astype(float).to_dict()
+    return {str(model): float(speed) for model, speed in (sums["tokens"] / sums["seconds"]).items()}

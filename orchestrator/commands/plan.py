@@ -139,7 +139,7 @@ def _arms(cells: Sequence[CellForecast], expected: Forecast) -> Table:
     points = {entry.cell_id: f"{entry.points:.1f}" for entry in expected.comparisons}
     for cell in cells:
         table.add_row(
-            cell.planned.arm.title,
+            cell.planned.cell.arm_label,
             f"{cell.committed}/{cell.chunks}",
             f"{cell.rows:,}",
             f"{cell.tokens_per_row:,.0f}",

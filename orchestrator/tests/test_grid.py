@@ -196,6 +196,42 @@ def test_base_seeds_are_separate() -> None:
     assert (plain[1] == sampled[1], plain[2] == evicted[2]) == (False, False)
 
 
+def test_a_policy_from_a_file_is_named_by_its_content(tmp_path: Path) -> None:
+    code = (
+        "from dataclasses import dataclass\nfrom policies.base import Scorer\n\n\n"
+        "@dataclass(frozen=True)\nclass Mine(Scorer):\n    name = 'mine'\n    strength: int = 2\n"
+    )
+    found = []
+    for folder, body in (("a", code), ("b", code), ("c", code + "\n# changed\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(body)
+        arm = "{name: mine.py:Mine, params: {strength: 3}}"
+        text = job_text(
+            arms=f"{{policies: [{arm}], keep: 264, interval: 16}}", more="analysis: {reference: mine.py:Mine}"
+        )
+        plan = expand(JobSpec.from_text(text, tmp_path / folder / "job.yaml"), Machine())
+        found.append(plan.cells[0])
+        assert plan.cells[0].arm.reference == f"{(tmp_path / folder / 'mine.py').resolve()}:Mine"
+    same, moved, changed = found
+    assert same.cell.label == "reasoner reasoner_w mine.py:Mine(strength=3) K264 r16 prompt"
+    assert same.cell_id == moved.cell_id
+    assert same.cell_id != changed.cell_id
+
+
+def test_labels_show_what_is_unusual() -> None:
+    arms = (
+        "{policies: [full, random, {name: random, budget_mode: total_no_recent}, {name: random, overflow: per_arm}], "
+        "keep: 264, interval: 16}"
+    )
+    assert [cell.cell.arm_label for cell in planned(job_text(arms=arms)).cells] == [
+        "full",
+        "random K264 r16 prompt",
+        "random K264 r16 prompt recent0",
+        "random K264 r16 prompt overflow=per_arm",
+    ]
+    assert CELL.label == "reasoner reasoner_w random(block=8) K264 r16 prompt"
+
+
 def test_simulated_rows_never_share_a_cell_with_real_ones() -> None:
     real, simulated = planned(job_text()), planned(job_text(more="engine: {kind: simulated}"))
     assert not {cell.cell_id for cell in real.cells} & {cell.cell_id for cell in simulated.cells}
