@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import closest
+from orchestrator.spec_errors import show
 from orchestrator.yaml_source import Loc
 
 if TYPE_CHECKING:
@@ -94,4 +95,5 @@ def _references(job: JobSpec) -> Iterator[Mistake]:
 def _unknown(loc: Loc, values: Iterable[str], known: list[str]) -> Iterator[Mistake]:
     for value in values:
         if value not in known:
-            yield loc, f"'{value}' is not in this job; it has {', '.join(dict.fromkeys(known))}.{closest(value, known)}"
+            choices = ", ".join(dict.fromkeys(known))
+            yield loc, f"{show(value)} is not in this job; it has {choices}.{closest(value, known)}"

@@ -85,7 +85,7 @@ def show(value: object) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return f"'{value}'"
+            return f"'{value}'" if value.isprintable() else repr(value)
         case Mapping():
             return "a mapping"
         case list() | tuple():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from orchestrator.errors import UserError
@@ -278,6 +282,32 @@ def test_resolved_holds_every_key_and_loads_again() -> None:
 @pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_jobs_load(path: Path) -> None:
     JobSpec.load(path)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=8)
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=4,
+)
+TEMPLATE = JobSpec.load(JOBS / "template.yaml").source
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_value_anywhere_is_a_job_or_a_user_mistake(data: st.DataObject) -> None:
+    """Whatever stands at a place of the template, the answer is a job or a paragraph that names the file."""
+    document = {"job": copy.deepcopy(TEMPLATE.data)}
+    parent: Any = document
+    key: str | int = "job"
+    for part in data.draw(st.sampled_from(sorted(TEMPLATE.lines, key=str))):
+        parent, key = parent[key], part
+    parent[key] = data.draw(junk)
+    text = yaml.safe_dump(document["job"], allow_unicode=True)
+    with contextlib.suppress(UserError):
+        JobSpec.from_text(text)
+        return
+    assert all(line.startswith("jobs/x.yaml:") for line in refusal(text).splitlines())
 
 
 def test_the_template_shows_every_key() -> None:
