@@ -40,6 +40,13 @@ def path_options(name: str) -> tuple[str, ...]:
     return tuple(field.name for field in _fields(name) if field.metadata.get("path"))
 
 
+def grader(name: str) -> str:
+    """Name of a task's grading rule, without building the task. Raises UserError for an unknown task."""
+    _fields(name)
+    rule: str = _TASKS[name].grader  # type: ignore[attr-defined]
+    return rule
+
+
 def get(name: str, /, **values: Any) -> Task:
     """Build a task from its options. Raises UserError naming value, choices and the closest match."""
     known = options(name)

@@ -26,7 +26,8 @@ def grade(gold: str, text: str, finish_reason: str) -> Grade:
 def parse(answer: str) -> int | None:
     """The integer that an answer comes down to, or None."""
     text = re.split(r"=|\\Rightarrow|\\rightarrow|\\approx|\\equiv", normalise(answer))[-1]
-    text = re.sub(r"\\text\{[^{}]*\}|\^\\circ|\\?%|\\\$|[\s{}]|[a-zA-Z]+\.?$", "", text)
+    text = re.sub(r"(?<=\d)\s+[a-zA-Z]{2,}[a-zA-Z ]*$", "", text.strip())
+    text = re.sub(r"\\text\{[^{}]*\}|\^\\circ|\\?%|\\\$|[\s{}]", "", text)
     match = _INTEGER.fullmatch(text.rstrip("."))
     if match is None or len(text) > 1000:
         return None

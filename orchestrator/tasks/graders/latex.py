@@ -29,7 +29,10 @@ _SPELLINGS = (
     (re.compile(r"\\(?:varnothing)(?![a-zA-Z])"), r"\\emptyset"),
     (re.compile(r"\\(?:to|longrightarrow)(?![a-zA-Z])"), r"\\rightarrow"),
     (re.compile(r"\\(?:implies|Longrightarrow)(?![a-zA-Z])"), r"\\Rightarrow"),
-    (re.compile(r"\^\s*\{?\s*(?:\\circ|\\degree)\s*\}?|\\degree(?![a-zA-Z])"), r"^\\circ"),
+    (
+        re.compile(r"\^\s*\{\s*(?:\\circ|\\degree)\s*\}|\^\s*(?:\\circ|\\degree)(?![a-zA-Z])|\\degree(?![a-zA-Z])"),
+        r"^\\circ",
+    ),
     (re.compile(r"\\(?:cdotp|ast)(?![a-zA-Z])"), r"\\cdot"),
     (re.compile(r"\\colon(?![a-zA-Z])|\\mathbin\s*\{?:\}?"), ":"),
     (re.compile(r"\\(?:lbrace)(?![a-zA-Z])"), r"\\{"),
@@ -55,7 +58,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def normalise(answer: str) -> str:
-    """One spelling: fonts, colours, spacing, dollars and full stops gone, `\\frac{a}{b}` and `\\sqrt{a}` with braces."""
+    """One spelling: no fonts, colours, spacing, dollars or full stops; `\\frac{a}{b}` and `\\sqrt{a}` with braces."""
     text = answer.translate(_FOLD)
     text = re.sub(r"√\s*(\{[^{}]*\}|\([^()]*\)|\w+)", lambda found: rf"\sqrt{{{found[1].strip('{}()')}}}", text)
     text = re.sub(r"\\textcolor\s*\{[^{}]*\}|\\color\s*(?:\[[^\]]*\])?\{[^{}]*\}", " ", text)

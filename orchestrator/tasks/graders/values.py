@@ -133,9 +133,9 @@ def equal_ratios(gold: str, answer: str) -> bool | None:
 
 
 def _split_unit(text: str) -> tuple[str, str]:
-    match = re.fullmatch(
-        rf"(.*?[\d}}])\s*((?:\\text\{{[^{{}}]*\}}|[A-Za-z][A-Za-z .]*|\^\\circ)\s*{_UNIT_POWER}.*)", text
-    )
+    """A number and what measures it: words in \text, a degree sign, or two letters and more behind a space."""
+    words = r"\\text\{[^{}]*\}|\^\\circ|(?<=\s)[A-Za-z]{2}[A-Za-z .]*"
+    match = re.fullmatch(rf"(.*?[\d}}]\s*?)\s*((?:{words})\s*{_UNIT_POWER})", text)
     return (match[1], match[2]) if match else (text, "")
 
 

@@ -1,0 +1,34 @@
+"""AIME 2025 and 2026 as one column of 60 problems; answers are integers from 0 to 999."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from orchestrator.tasks.benchmark import Benchmark, Source
+from orchestrator.tasks.graders import integers
+from orchestrator.tasks.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class Aime(Benchmark):
+    """Published at keep 4096 with 16 samples a problem; 60 clusters."""
+
+    name: ClassVar[str] = "aime"
+    sources = (
+        Source("MathArena/aime_2025", "data/train-00000-of-00001.parquet", "default", "train"),
+        Source("MathArena/aime_2026", "data/train-00000-of-00001.parquet", "default", "train"),
+    )
+    grader: ClassVar[str] = "integer"
+    grader_version: ClassVar[int] = integers.VERSION
+    grade_text = staticmethod(integers.grade)
+    samples_default: ClassVar[int] = 16
+    keep_published: ClassVar[int | None] = 4096
+    count: ClassVar[int] = 60
+    expected_tokens: ClassVar[int] = 16384
+    licence: ClassVar[str] = "CC BY-NC-SA 4.0 (MathArena); problems belong to the MAA; never packaged"
+
+    def check_gold(self, gold: str) -> bool:
+        value = integers.parse(gold)
+        return value is not None and 0 <= value <= 999

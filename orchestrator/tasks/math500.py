@@ -1,0 +1,30 @@
+"""MATH-500: competition problems in seven subjects; answers in LaTeX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from orchestrator.tasks.benchmark import Benchmark, Source
+from orchestrator.tasks.graders import math
+from orchestrator.tasks.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class Math500(Benchmark):
+    """Published at keep 1024 with 2 samples a problem."""
+
+    name: ClassVar[str] = "math500"
+    sources = (Source("HuggingFaceH4/MATH-500", "test.jsonl", "default", "test"),)
+    grader: ClassVar[str] = "math"
+    grader_version: ClassVar[int] = math.VERSION
+    grade_text = staticmethod(math.grade)
+    samples_default: ClassVar[int] = 2
+    keep_published: ClassVar[int | None] = 1024
+    count: ClassVar[int] = 500
+    content: ClassVar[str] = "ec140e874686b0d3"
+    expected_tokens: ClassVar[int] = 4096
+    licence: ClassVar[str] = (
+        "MIT by the authors (MATH, PRM800K); disputed by the source of many problems; never packaged"
+    )

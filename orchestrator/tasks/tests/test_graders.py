@@ -1,0 +1,163 @@
+"""Graders as tables of cases, and the process that algebra runs in."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.tasks.base import Verdict
+from orchestrator.tasks.graders import integers, letters, math
+from orchestrator.tasks.graders.latex import bracketed, normalise, split
+from orchestrator.tasks.graders.symbolic import Checker, SymbolicTimeout
+from orchestrator.verify import graders as verify
+
+CASES = json.loads((Path(__file__).parent / "grader_cases.json").read_text(encoding="utf-8"))
+TOWER = r"9^{9^{9^{9^{9}}}}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_known_cases(case: dict[str, object]) -> None:
+    [(name, problem)] = verify.check([case])
+    assert problem is None, f"{name}: {case['note']}"
+
+
+def test_verify_fails_what_it_does_not_know() -> None:
+    case = {"id": "x", "gold": "1", "response": r"\boxed{1}", "expected": True}
+    wrong = {**case, "task": "math500", "expected": False}
+    broken = [{**case, "task": "chess"}, {**case, "grader": "chess"}, {"id": "y", "task": "math500"}, wrong]
+    assert all(problem is not None for _, problem in verify.check(broken))
+    assert list(verify.check([{**case, "grader": "math"}])) == [("x", None)]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "correct"),
+    [
+        ("2", "2k+2", False),
+        ("2", "2k", False),
+        ("2k", "2", False),
+        ("-2,1", "1,-2", True),
+        ("1,-2", "(-2,1)", False),
+        ("0", "5x-7y+11z+4=0", False),
+        ("10\\text{ m}", "10\\text{ meters}", True),
+        ("10\\text{ m}", "10 km", False),
+        ("90^\\circ", "{\\color{blue}90^\\circ}", True),
+        ("90", "90^{\\circ}", True),
+        ("9", "9.", True),
+        ("\\frac{3}{4}", "\\mathbf{\\frac{3}{4}}", True),
+        ("3\\sqrt{13}", "3√13", True),
+        ("x^2", "x²", True),
+        ("1,234", "1234", True),
+        ("12,345", "12.345", False),
+        ("\\frac{2}{3}", "0.666667", True),
+        ("\\frac{2}{3}", "0.66667", False),
+        ("3.14", "\\frac{157}{50}", True),
+        ("-\\frac{1}{2}", "\\frac{-1}{2}", True),
+        ("-3", "-3^\\circ", True),
+        ("\\{1,2\\}", "\\{2,1\\}", True),
+        ("(1,2]", "(1,2)", False),
+        ("x \\le 3", "(-\\infty,3]", True),
+        ("1 < x \\le 3", "(1,3]", True),
+        ("(2,\\infty)", "x>2", True),
+        ("(2,\\infty)", "x\\ge 2", False),
+        ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{bmatrix} 1 \\\\ 2 \\end{bmatrix}", True),
+        ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix} 2 \\\\ 1 \\end{pmatrix}", False),
+        ("\\text{Monday}", "monday", True),
+        ("\\text{Monday}", "\\text{Sunday}", False),
+        ("2^{-99}", "2^{-98}", False),
+        ("\\sin(x)", "\\cos(x)", False),
+        ("2\\sqrt{2}", "\\sqrt{8}", True),
+        ("x^2+y^2+z^2", "z^2+y^2+x^2", True),
+        ("x^{2}+y^{2}+z^{2}", "z^{2}+y^{2}+2x^{2}", False),
+        ("1", "9^{9^{9^{9}}}", False),
+        ("\\log_2 3", "\\frac{\\ln 3}{\\ln 2}", True),
+    ],
+)
+def test_equal(gold: str, answer: str, correct: bool) -> None:
+    assert math.equal(gold, answer)[0] is correct
+
+
+def test_a_cut_off_answer_is_truncated_not_wrong() -> None:
+    assert math.grade("7", "so far \\boxed{5} but", "length").verdict is Verdict.TRUNCATED
+    assert math.grade("7", "thought</think>\\boxed{7}", "length").verdict is Verdict.CORRECT
+    assert math.grade("7", "", "stop").verdict is Verdict.NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("070.", 70),
+        ("-984", -984),
+        ("1,024", 1024),
+        ("204 \\text{ minutes}", 204),
+        ("7k", None),
+        ("5!", None),
+        ("", None),
+    ],
+)
+def test_integers(answer: str, value: int | None) -> None:
+    assert integers.parse(answer) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ('{"answer": "A"} no, {"answer": "c"}', "C"),
+        ("\\boxed{(B)}", "B"),
+        ("\\boxed{\\text{D: because}}", "D"),
+        ("Answer: B\nAnswer: **C**", "C"),
+        ("I think a better answer is not given.", None),
+        ("A is tempting and B too.", None),
+    ],
+)
+def test_letters(text: str, letter: str | None) -> None:
+    assert letters.find(text) == letter
+
+
+def test_latex_parts() -> None:
+    assert split("(1,2), \\{3,4\\}, f(5,6)", ",") == ["(1,2)", "\\{3,4\\}", "f(5,6)"]
+    assert bracketed("(1,2] ") is None
+    assert bracketed("(1,2]") == ("(", "1,2", "]")
+    assert bracketed("(1)(2)") is None
+    assert normalise("\\dfrac12") == normalise("$\\frac{1}{2}$.") == "\\frac{1}{2}"
+
+
+def test_a_hanging_expression_costs_its_limit_and_no_more() -> None:
+    checker = Checker(wall_seconds=1.0)
+    try:
+        assert checker.equal("2", "1+1")
+        child = checker._child
+        assert child is not None
+        started = time.monotonic()
+        with pytest.raises(SymbolicTimeout):
+            checker.equal("1", TOWER)
+        assert time.monotonic() - started < 60  # two limits of a second and one start of the child
+        assert not Path(f"/proc/{child.pid}").exists()
+        assert checker.equal("x+1", "1+x")
+    finally:
+        checker.close()
+
+
+def test_a_killed_child_is_replaced() -> None:
+    checker = Checker()
+    try:
+        assert checker.equal("2", "1+1")
+        assert checker._child is not None
+        os.kill(checker._child.pid, 9)
+        assert not checker.equal("2", "1+2")
+    finally:
+        checker.close()
+
+
+def test_algebra_works_off_the_main_thread() -> None:
+    verdicts: list[bool] = []
+    threads = [threading.Thread(target=lambda: verdicts.append(math.equal("a+b", "b+a")[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert verdicts == [True] * 4
