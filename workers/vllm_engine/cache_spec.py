@@ -1,0 +1,130 @@
+"""Scheduler side: a KV cache spec whose requests hold a bounded number of blocks, and its manager.
+
+Bounded blocks and reservation at admission mean that no running request is ever preempted for memory. Leading
+arguments only, tails passed through: vLLM extends these signatures every few releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from vllm.config import VllmConfig
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+from vllm.v1.request import Request
+
+from workers.vllm_engine.physical import reserved_tokens
+from workers.vllm_engine.settings import EngineSettings, from_extra_args, protected_prefix
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictingAttentionSpec(FullAttentionSpec):
+    """Full attention whose requests never hold more than reserved_tokens(A) tokens; fields as in EngineSettings."""
+
+    keep_ceiling: int
+    interval: int
+    max_prompt_tokens: int
+
+    @classmethod
+    def of(cls, spec: FullAttentionSpec, settings: EngineSettings) -> Self:
+        """`spec` with the engine's settings."""
+        base = {f.name: getattr(spec, f.name) for f in fields(FullAttentionSpec)}
+        return cls(**base, **settings.as_config())
+
+    @classmethod
+    def merge(cls, specs: list[Self]) -> Self:
+        """One spec of a group's layers; the base rebuilds only the fields it knows."""
+        assert len({(s.keep_ceiling, s.interval, s.max_prompt_tokens) for s in specs}) == 1
+        return cls.of(FullAttentionSpec.merge(specs), specs[0].settings)  # type: ignore[arg-type]
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The engine's settings again."""
+        return EngineSettings(self.keep_ceiling, self.interval, self.max_prompt_tokens)
+
+    def request_blocks(self, admitted: int) -> int:
+        """Blocks a request with `admitted` tokens may come to hold."""
+        return cdiv(reserved_tokens(self.keep_ceiling, self.interval, admitted), self.block_size)
+
+    def max_memory_usage_bytes(self, vllm_config: VllmConfig) -> int:
+        """Bytes one layer needs for the largest request; vLLM's start-up check and concurrency report use it."""
+        longest = cdiv(vllm_config.model_config.max_model_len, self.block_size)
+        return min(self.request_blocks(self.max_prompt_tokens), longest) * self.page_size_bytes
+
+
+class EvictingManager(FullAttentionManager):
+    """Caps a request's blocks, promises all of them at admission, shares only what no event can overwrite."""
+
+    def __init__(self, kv_cache_spec: EvictingAttentionSpec, *args: Any, **kwargs: Any) -> None:
+        super().__init__(kv_cache_spec, *args, **kwargs)
+        self.spec = kv_cache_spec
+        self._cap_blocks: dict[str, int] = {}
+        # vLLM keeps block 0 as the null block
+        pool, need = self.block_pool.num_gpu_blocks - 1, kv_cache_spec.request_blocks(kv_cache_spec.max_prompt_tokens)
+        if need > pool:
+            raise ValueError(
+                f"one request of {kv_cache_spec.max_prompt_tokens} prompt tokens with keep {kv_cache_spec.keep_ceiling} "
+                f"and interval {kv_cache_spec.interval} needs {need} blocks of {self.block_size} tokens, the pool has "
+                f"{pool}: raise the pool or lower keep, interval or the prompt length"
+            )
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[KVCacheBlock],
+        *args: Any,
+        **kwargs: Any,
+    ) -> int:
+        """Blocks needed now; at admission the request's whole cap and what was promised to the others."""
+        if not kwargs.get("apply_admission_cap"):
+            clipped = self._clip(request_id, num_tokens)
+            return super().get_num_blocks_to_allocate(request_id, clipped, new_computed_blocks, *args, **kwargs)
+        cap = self.spec.request_blocks(num_tokens)
+        self._cap_blocks[request_id] = cap
+        whole = cap * self.block_size
+        own = super().get_num_blocks_to_allocate(request_id, whole, new_computed_blocks, *args, **kwargs)
+        return own + self._promised()
+
+    def allocate_new_blocks(self, request_id: str, num_tokens: int, *args: Any, **kwargs: Any) -> list[KVCacheBlock]:
+        """Blocks for num_tokens logical tokens, never more than the cap."""
+        return super().allocate_new_blocks(request_id, self._clip(request_id, num_tokens), *args, **kwargs)
+
+    def cache_blocks(self, request: Request, num_tokens: int, *args: Any, **kwargs: Any) -> None:
+        """Hash only blocks inside the protected prefix: events overwrite the others, whose hash would then lie."""
+        super().cache_blocks(request, min(num_tokens, shareable_tokens(request)), *args, **kwargs)
+
+    def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
+        """Return the request's blocks and forget its promise."""
+        self._cap_blocks.pop(request_id, None)
+        return super().pop_blocks_for_free(request_id)
+
+    def _clip(self, request_id: str, num_tokens: int) -> int:
+        cap = self._cap_blocks.get(request_id)
+        return num_tokens if cap is None else min(num_tokens, cap * self.block_size)
+
+    def _promised(self) -> int:
+        """Blocks that running requests may still ask for; one that holds none is not admitted yet."""
+        held = self.req_to_blocks
+        return sum(max(cap - len(held[name]), 0) for name, cap in self._cap_blocks.items() if held.get(name))
+
+
+def shareable_tokens(request: Request) -> int:
+    """Leading tokens of a request whose cache rows never change, in tokens; all of them when it does not evict."""
+    params = request.sampling_params
+    eviction = from_extra_args(params.extra_args if params is not None else None)
+    if eviction is None:
+        return request.num_tokens
+    return min(protected_prefix(eviction, request.num_prompt_tokens), request.num_prompt_tokens)
+
+
+def register_spec() -> None:
+    """Tell vLLM which manager serves EvictingAttentionSpec."""
+    # a registry that is not empty is taken as complete: built-in specs must be in it before ours
+    register_all_kvcache_specs(None)
+    KVCacheSpecRegistry.register(EvictingAttentionSpec, EvictingManager, uniform_type_base_spec=FullAttentionSpec)

@@ -1,0 +1,162 @@
+"""What the plugin is told: once per engine in additional_config, once per request in extra_args (contracts.md section 3).
+
+Standard library only: the scheduler process, every worker and the engine's caller read settings through this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from policies.budget import Budget, Overflow, Protection, effective_keep, protected_tokens
+from workers.api import Eviction
+from workers.vllm_engine.physical import Lengths, event_lengths, in_place_lengths
+
+KEY = "evictbench"
+"""The plugin's key in additional_config and in SamplingParams.extra_args; the plugin is inert without it."""
+
+FORMAT_VERSION = 1
+
+_T = TypeVar("_T", Protection, Overflow)
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be followed; the message names value, choices and next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Engine-wide: decides the blocks a request reserves. Tokens; see workers.api.EngineSpec for the meaning."""
+
+    keep_ceiling: int
+    interval: int
+    max_prompt_tokens: int
+
+    @classmethod
+    def from_additional_config(cls, config: object) -> EngineSettings | None:
+        """The settings in vLLM's additional_config, None when the key is absent. Raises SettingsError."""
+        raw = config.get(KEY) if isinstance(config, Mapping) else None
+        if raw is None:
+            return None
+        known = tuple(f.name for f in fields(cls))
+        _refuse_unknown(raw, known, f"additional_config[{KEY!r}]")
+        values = {name: raw.get(name) for name in known}
+        for name, value in values.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SettingsError(f"additional_config[{KEY!r}][{name!r}] must be a positive integer, got {value!r}")
+        return cls(**values)
+
+    def as_config(self) -> dict[str, int]:
+        """What from_additional_config reads back."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One request's eviction, resolved against its prompt.
+
+    prot      protected prefix in tokens
+    lengths   the length algebra
+    overflow  True when K' > the keep that was asked for
+    """
+
+    prot: int
+    lengths: Lengths
+    overflow: bool
+
+
+def to_extra_args(eviction: Eviction) -> dict[str, dict[str, Any]]:
+    """extra_args of a request that evicts."""
+    return {
+        KEY: {
+            "v": FORMAT_VERSION,
+            "policy": eviction.policy,
+            "params": dict(eviction.params),
+            "keep": eviction.keep,
+            "recent": eviction.recent,
+            "protection": str(eviction.protection),
+            "n_sink": eviction.n_sink,
+            "seed": eviction.seed,
+            "overflow": str(eviction.overflow),
+        }
+    }
+
+
+def from_extra_args(extra_args: Mapping[str, Any] | None) -> Eviction | None:
+    """The request's eviction, None when it has no entry. A JSON string is read too. Raises SettingsError."""
+    raw = (extra_args or {}).get(KEY)
+    if raw is None:
+        return None
+    if isinstance(raw, str):
+        try:
+            raw = json.loads(raw)
+        except json.JSONDecodeError as error:
+            raise SettingsError(f"{KEY} is not JSON: {error}") from None
+    if not isinstance(raw, Mapping):
+        raise SettingsError(f"{KEY} must be an object, got {type(raw).__name__}")
+    _refuse_unknown(raw, ("v", *(f.name for f in fields(Eviction))), KEY)
+    if raw.get("v") != FORMAT_VERSION:
+        raise SettingsError(f"{KEY}.v must be {FORMAT_VERSION}, got {raw.get('v')!r}")
+    missing = [name for name in ("policy", "keep", "recent", "protection", "seed") if name not in raw]
+    if missing:
+        raise SettingsError(f"{KEY} lacks {', '.join(missing)}")
+    return Eviction(
+        policy=str(raw["policy"]),
+        params=dict(raw.get("params") or {}),
+        keep=_count(raw, "keep", 1),
+        recent=_count(raw, "recent", 0),
+        protection=_choice(Protection, raw["protection"], "protection"),
+        n_sink=_count(raw, "n_sink", 0) if "n_sink" in raw else 0,
+        seed=_count(raw, "seed", 0) & (2**64 - 1),
+        overflow=_choice(Overflow, raw.get("overflow", Overflow.GROW), "overflow"),
+    )
+
+
+def protected_prefix(eviction: Eviction, prompt: int) -> int:
+    """`prot` in tokens after the overflow rule; `published` shortens it to K - recent - 1 (contracts.md section 1)."""
+    prot = protected_tokens(eviction.protection, prompt, eviction.n_sink)
+    if eviction.overflow is Overflow.PUBLISHED and prot + eviction.recent > eviction.keep:
+        return eviction.keep - eviction.recent - 1
+    return prot
+
+
+def resolve(eviction: Eviction, prompt: int, admitted: int, interval: int, *, in_place: bool) -> Schedule:
+    """Schedule of a request with `prompt` and `admitted` tokens (equal unless it resumes). Raises SettingsError."""
+    if eviction.recent > interval:
+        raise SettingsError(f"recent {eviction.recent} exceeds the engine's interval {interval}")
+    prot = protected_prefix(eviction, prompt)
+    keep = effective_keep(Budget(eviction.keep, interval, eviction.recent), prompt, prot, eviction.overflow)
+    room = keep - prot - (interval if in_place else eviction.recent)
+    if room < 0:
+        what = f"interval {interval}" if in_place else f"recent {eviction.recent}"
+        raise SettingsError(
+            f"prompt of {prompt} tokens does not fit: {prot} protected and {what} exceed keep {keep} "
+            f"under overflow {eviction.overflow}; raise keep or choose overflow grow"
+        )
+    build = in_place_lengths if in_place else event_lengths
+    return Schedule(prot, build(keep, interval, admitted), keep > eviction.keep)
+
+
+def _refuse_unknown(raw: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
+    for name in raw:
+        if name not in known:
+            close = get_close_matches(str(name), known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SettingsError(f"{place} has unknown key {name!r}; known: {', '.join(known)}{hint}")
+
+
+def _count(raw: Mapping[str, Any], name: str, least: int) -> int:
+    value = raw[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingsError(f"{KEY}.{name} must be an integer >= {least}, got {value!r}")
+    return value
+
+
+def _choice(kind: type[_T], value: object, name: str) -> _T:
+    try:
+        return kind(str(value))
+    except ValueError:
+        raise SettingsError(f"{KEY}.{name} must be one of {', '.join(kind)}, got {value!r}") from None
