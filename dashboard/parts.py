@@ -31,6 +31,23 @@ def choose_panel(state: session.Session) -> frames.Panel:
     return found[title or next(iter(found))]
 
 
+def arm_table(
+    table: pd.DataFrame, columns: Sequence[str], cells: Sequence[Sequence[tables.Cell]], kinds: Sequence[str]
+) -> None:
+    """A table with one row per line of a labelled frame; model and task have a column where there are several."""
+    where = ["Model · task"] if len(frames.panels(table)) > 1 else []
+    rows = [
+        tables.Row(
+            frames.short_label(row["arm"], row),
+            [*(tables.Cell(row["panel_title"], "text") for _ in where), *mine],
+            kind,
+            row["rule"],
+        )
+        for (_, row), mine, kind in zip(table.iterrows(), cells, kinds, strict=True)
+    ]
+    st.html(tables.render("Arm", [("", name) for name in [*where, *columns]], rows))
+
+
 def legend(each_cell: str) -> None:
     """What marks, hatching and the numbers of a cell mean, below a table."""
     marks = [(mark.glyph, mark.text) for name, mark in theme.VERDICTS.items() if name != "equivalent"]
@@ -39,8 +56,8 @@ def legend(each_cell: str) -> None:
 
 def glyphs(items: Sequence[tuple[str, str]], more: str = "") -> None:
     """A line of glyphs with their meanings, and a sentence after them."""
-    spans = "".join(f"<span><b>{escape(glyph)}</b> {escape(text)}</span>" for glyph, text in items)
-    st.html(f'<div class="eb-legend">{spans}{escape(more)}</div>')
+    spans = " ".join(f"<span><b>{escape(glyph)}</b> {escape(text)}</span>" for glyph, text in items)
+    st.html(f'<div class="eb-legend">{spans} {escape(more)}</div>')
 
 
 def downloads(frame: pd.DataFrame, name: str) -> None:

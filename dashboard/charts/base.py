@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from dashboard import theme
+from dashboard import frames, theme
 
 ROW_HEIGHT = 36
 
@@ -59,6 +59,7 @@ def difference_domain(frame: pd.DataFrame, low: str = "low", high: str = "high")
 
 def arm_axis(arms: Sequence[str]) -> alt.Y:
     """One row per arm in the given order, policy above rule; labels carry the meaning, so there is no axis title."""
-    lines = "split(datum.label, ' · ')"
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=10, grid=False, labelExpr=lines)
+    two = f"indexof(datum.label, ' · ') < 0 ? [datum.label, '{frames.RULES[None]}'] : split(datum.label, ' · ')"
+    # The first line is centred on the row: lift it by half a line.
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=10, grid=False, labelExpr=two, labelOffset=-7)
     return alt.Y("arm:N", sort=list(arms), axis=axis, scale=alt.Scale(domain=list(arms)))

@@ -63,4 +63,4 @@ def lines(frame: pd.DataFrame, theory: pd.DataFrame, title: str = "") -> alt.Lay
         .mark_line(strokeDash=[6, 4], color=theme.INK, strokeWidth=1.5)
         .encode(x=x, y=y)
     )
-    return base.layered([law, measured, points], 300, title)
+    return base.layered([measured, points, law], 300, title)

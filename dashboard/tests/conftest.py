@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from dashboard.command import APP
@@ -50,8 +49,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def open_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
-    """Open the app on a store at a page: open_app(store, "accuracy", reference="recent")."""
+def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
+    """Open the app on a store at a page: open_app(store, "accuracy", reference="recent").
+
+    Caches outlive a test, as they outlive a page view; a store that a test changes needs a path of its own.
+    """
 
     def run(store: Path, page: str = "overview", *flags: str, **query: Any) -> AppTest:
         monkeypatch.setattr(sys, "argv", ["app.py", str(store), *flags])
@@ -62,9 +64,7 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]
             app.switch_page(f"views/{page}.py").run()
         return app
 
-    yield run
-    st.cache_data.clear()
-    st.cache_resource.clear()
+    return run
 
 
 def chunk_file(store: Path, arm: Arm, block: int = 0) -> Path:

@@ -158,6 +158,6 @@ def test_retention_lines_carry_the_law_dashed() -> None:
         }
     )
     drawn = layers(retention.lines(frame, pd.DataFrame({"age_from": [16], "held": [0.91]})))
-    assert drawn[0]["mark"]["strokeDash"] == [6, 4]
-    assert [mark(layer) for layer in drawn] == ["line", "line", "point"]
-    assert drawn[2]["encoding"]["shape"]["field"] == "rule"
+    assert drawn[2]["mark"]["strokeDash"] == [6, 4]
+    assert [mark(layer) for layer in drawn] == ["line", "point", "line"]
+    assert drawn[1]["encoding"]["shape"]["field"] == "rule"

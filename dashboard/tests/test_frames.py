@@ -82,7 +82,7 @@ def arms() -> pd.DataFrame:
 
 @pytest.fixture
 def outcomes() -> pd.DataFrame:
-    """p0 solved by both; p1 by random alone; p2 by neither; p3 by random in one of two samples, not graded by recent."""
+    """p0 solved by both; p1 by random alone; p2 by neither; p3 by random in one of two samples, ungraded for recent."""
     verdicts = {
         "c0": ["correct", "correct", "wrong", "correct"],
         "c1": ["correct", "truncated", "no_answer", "ungraded"],
@@ -100,7 +100,7 @@ def test_the_grid_is_hardest_first_and_counts_no_error_as_wrong(arms: pd.DataFra
     assert grid.text.loc["p3", "random · prompt protected"] == "1/3 ● ✕ !"
     assert grid.share.loc["p3", "random · prompt protected"] == 0.5
     assert grid.text.loc["p3", "recent · prompt protected"] == "?"
-    assert pd.isna(grid.share.loc["p3", "recent · prompt protected"])
+    assert grid.share["recent · prompt protected"].isna().to_dict()["p3"]
 
 
 def test_the_grid_can_be_narrowed(arms: pd.DataFrame, outcomes: pd.DataFrame) -> None:

@@ -22,7 +22,6 @@ def difference_cells(row: pd.Series) -> list[tables.Cell]:
         mark = theme.VERDICTS[row["verdict"]]
         verdict = tables.Cell(f"{mark.glyph} {mark.text}", f"text {row['verdict']}", note=row["reason"])
     return [
-        tables.Cell(row["panel_title"], "text"),
         verdict,
         tables.Cell(theme.points(row["difference"])),
         tables.Cell(theme.interval(row["low"], row["high"])),
@@ -33,7 +32,7 @@ def difference_cells(row: pd.Series) -> list[tables.Cell]:
     ]
 
 
-COLUMNS = ["Model · task", "Verdict", "Points", "95 % interval", "W / L / T", "Sign p", "Holm p", "n"]
+COLUMNS = ["Verdict", "Points", "95 % interval", "W / L / T", "Sign p", "Holm p", "n"]
 
 
 def main(state: session.Session) -> None:
@@ -53,11 +52,8 @@ def main(state: session.Session) -> None:
         column.altair_chart(chart, theme=None, width="stretch", alt=f"Differences to the reference: {panel.title}")
     st.caption("Right of zero = better than the reference. Beside each line: verdict, problems won / lost / tied.")
 
-    rows = [
-        tables.Row(row["policy"], difference_cells(row), "full" if row["policy"] == "full" else "", row["rule"])
-        for _, row in table.iterrows()
-    ]
-    st.html(tables.render("Arm", [("", name) for name in COLUMNS], rows))
+    kinds = ["full" if policy == "full" else "" for policy in table["policy"]]
+    parts.arm_table(table, COLUMNS, [difference_cells(row) for _, row in table.iterrows()], kinds)
     parts.legend(
         "W / L / T: problems won, lost, tied. The interval decides. Beside it: the exact sign test, and the sign-flip "
         "test with Holm's correction over all contenders of the model."

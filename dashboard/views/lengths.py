@@ -8,14 +8,13 @@ import streamlit as st
 from dashboard import data, frames, parts, session, tables, theme
 from dashboard.charts import lengths
 
-COLUMNS = ["Model · task", "Median tokens", "10–90 %", "Truncated, %", "Never evicted, %", "Compression", "Rows"]
+COLUMNS = ["Median tokens", "10–90 %", "Truncated, %", "Never evicted, %", "Compression", "Rows"]
 
 
 def cells(row: pd.Series) -> list[tables.Cell]:
     """One arm's lengths as table cells; compression = whole length / mean cached tokens per head."""
     evicts = pd.notna(row["compression"])
     return [
-        tables.Cell(row["panel_title"], "text"),
         tables.Cell(theme.count(row["median"])),
         tables.Cell(f"{theme.count(row['q10'])}–{theme.count(row['q90'])}"),
         tables.Cell(theme.percent(row["truncated"])),
@@ -38,9 +37,8 @@ def main(state: session.Session) -> None:
         chart = lengths.quantiles(table[table["panel"] == panel.key], state.order, table["q90"].max(), panel.title)
         column.altair_chart(chart, theme=None, width="stretch", alt=f"Generated tokens per arm: {panel.title}")
     st.caption("Point = median, thick line = middle half, thin line = 10 to 90 %.")
-    rows = [tables.Row(row["policy"], cells(row), frames.row_kind(row, state.reference), row["rule"])
-            for _, row in table.iterrows()]  # fmt: skip
-    st.html(tables.render("Arm", [("", name) for name in COLUMNS], rows))
+    kinds = [frames.row_kind(row, state.reference) for _, row in table.iterrows()]
+    parts.arm_table(table, COLUMNS, [cells(row) for _, row in table.iterrows()], kinds)
     parts.downloads(frames.length_export(table), "lengths")
 
 

@@ -11,16 +11,14 @@ COUNTERS = ("worse", "unresolved", "better")
 CONTROL = {"run": "", "pause": " · asked to pause", "cancel": " · asked to stop"}
 
 
-def counters(contest: pd.DataFrame, reference_text: str) -> None:
+def counters(contest: pd.DataFrame) -> None:
     """How many arms are worse, unresolved or better than the reference; unfinished ones are counted apart."""
     counts = frames.verdict_counts(contest)
     columns = st.columns(len(COUNTERS) + 1)
     for column, name in zip(columns, COUNTERS, strict=False):
         mark = theme.VERDICTS[name]
-        column.metric(f"{mark.glyph} {mark.text}", counts[name], border=True,
-                      help=f"Arms whose paired difference to {reference_text} is {mark.text}.")  # fmt: skip
-    columns[-1].metric(f"{theme.INCOMPLETE} unfinished", counts["unfinished"], border=True,
-                       help="Comparisons with missing rows or grades: they never enter a verdict.")  # fmt: skip
+        column.metric(f"{mark.glyph} {mark.text}", counts[name], border=True)
+    columns[-1].metric(f"{theme.INCOMPLETE} unfinished", counts["unfinished"], border=True)
 
 
 def difference_cell(row: pd.Series) -> tables.Cell:
@@ -38,7 +36,7 @@ def main(state: session.Session) -> None:
     st.caption(f"What is settled against {state.reference_text}? Difference of accuracy in points, paired by problem.")
     table = state.differences
     contest = table[table["policy"] != "full"]
-    counters(contest, state.reference_text)
+    counters(contest)
     if contest.empty:
         st.info(frames.no_comparison(state.arms, state.reference), icon=":material/info:")
     else:

@@ -69,7 +69,7 @@ def facts(row: Mapping[str, Any] | None, show_texts: bool) -> str:
     if row is None:
         return ""
     shown = [name for name in FACTS if show_texts or name != "extracted"]
-    items = "".join(f"<span>{escape(FACTS[name])} <b>{escape(fact(name, row[name]))}</b></span>" for name in shown)
+    items = " ".join(f"<span>{escape(FACTS[name])} <b>{escape(fact(name, row[name]))}</b></span>" for name in shown)
     return f"{items}<br>row <code>{escape(str(row['row_id']))}</code>"
 
 
