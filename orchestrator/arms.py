@@ -20,6 +20,13 @@ from policies.budget import Budget, Overflow, Protection, effective_keep, protec
 
 T = TypeVar("T")
 
+# StreamingLLM is the recent window with sinks; sinks come from the protection, so either name may mean the other.
+_WINDOWS = {
+    ("streaming_llm", Protection.PROMPT): "recent",
+    ("streaming_llm", Protection.NONE): "recent",
+    ("recent", Protection.SINKS): "streaming_llm",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -99,10 +106,9 @@ def points(entry: ArmSpec, common: ArmsSpec, loc: Loc) -> Iterator[Arm]:
 
 
 def canonical(arm: Arm) -> Arm:
-    """The arm that an arm equals by definition: a streaming window that protects the prompt is the recent window."""
-    if arm.policy.name == "streaming_llm" and arm.rule and arm.rule.protection is Protection.PROMPT:
-        return replace(arm, policy=registry.build("recent", {}), reference="recent")
-    return arm
+    """The arm that an arm equals by definition (contracts.md section 2), so that the same rows are made once."""
+    name = _WINDOWS.get((arm.policy.name, arm.rule.protection)) if arm.rule else None
+    return replace(arm, policy=registry.build(name, {}), reference=name) if name else arm
 
 
 def _either(own: T | None, common: T) -> T:

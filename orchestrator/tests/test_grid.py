@@ -47,7 +47,7 @@ def refusal(text: str, machine: Machine | None = None) -> list[str]:
 
 axis = st.lists(st.integers(100, 900), min_size=1, max_size=3, unique=True)
 protections = st.lists(st.sampled_from(["prompt", "sinks", "none"]), min_size=1, max_size=3, unique=True)
-policies = st.lists(st.sampled_from(["random", "recent", "random_inplace"]), min_size=1, max_size=3, unique=True)
+policies = st.lists(st.sampled_from(["random", "random_shared", "random_inplace"]), min_size=1, max_size=3, unique=True)
 
 
 @settings(max_examples=40, deadline=None)
@@ -93,12 +93,20 @@ def test_include_adds_arms_and_overrides_win() -> None:
     ]
 
 
-def test_a_streaming_window_that_protects_the_prompt_is_the_recent_window() -> None:
-    arms = "{policies: [recent, streaming_llm, {name: streaming_llm, protection: sinks}], keep: 264, interval: 16}"
+def test_windows_that_are_equal_by_definition_are_one_arm() -> None:
+    arms = "{policies: [recent, streaming_llm], keep: 264, interval: 16, protection: [prompt, sinks, none]}"
     plan = planned(job_text(arms=arms))
-    assert [cell.arm.title for cell in plan.cells] == ["recent K264 r16 prompt", "streaming_llm K264 r16 sinks"]
+    assert [cell.cell.arm_label for cell in plan.cells] == [
+        "recent K264 r16 prompt",
+        "streaming_llm K264 r16 sinks",
+        "recent K264 r16 none",
+    ]
+    assert {cell.arm.reference for cell in plan.cells} == {"recent", "streaming_llm"}
     assert plan.notes == (
+        "recent K264 r16 sinks equals streaming_llm K264 r16 sinks by definition and runs as that.",
         "streaming_llm K264 r16 prompt equals recent K264 r16 prompt by definition and runs as that.",
+        "streaming_llm K264 r16 sinks is in the job more than once and runs once.",
+        "streaming_llm K264 r16 none equals recent K264 r16 none by definition and runs as that.",
     )
 
 
@@ -109,17 +117,22 @@ def test_budgets_that_resolve_to_one_pair_are_one_cell() -> None:
     assert plan.notes == ("random K264 r16 prompt is in the job more than once and runs once.",)
 
 
-def test_engines_are_shared_by_interval_and_by_costly_needs() -> None:
-    arms = "{policies: [random, recent, random_inplace, snapkv], keep: [128, 264], interval: [16, 32]}"
-    plan = planned(job_text(arms=arms))
-    shared = {
-        (spec.interval, tuple(dict(spec.needs))): {cell.arm.policy.name for cell in cells}
+def test_engines_are_shared_by_interval_and_by_costly_needs(tmp_path: Path) -> None:
+    code = "from dataclasses import dataclass\nfrom policies.base import Needs, Scorer\n"
+    for name, needs in (("Near", "recent_queries=16"), ("Far", "recent_queries=64"), ("Mass", "attention='step'")):
+        code += f"\n\n@dataclass(frozen=True)\nclass {name}(Scorer):\n    name = '{name}'\n    needs = Needs({needs})\n"
+    (tmp_path / "mine.py").write_text(code)
+    names = "random, recent, random_inplace, mine.py:Near, mine.py:Far, mine.py:Mass"
+    text = job_text(arms=f"{{policies: [{names}], keep: [128, 264], interval: [16, 32]}}")
+    plan = expand(JobSpec.from_text(text, tmp_path / "job.yaml"), Machine())
+    shared = [
+        (spec.interval, dict(spec.needs).get("recent_queries"), sorted({cell.arm.policy.name for cell in cells}))
         for spec, cells in plan.engines.items()
-    }
-    plain = {"random", "recent", "random_inplace"}
-    scored = [names for (_, needs), names in shared.items() if "recent_queries" in needs]
-    assert scored == [{"snapkv"}, {"snapkv"}]
-    assert [names for (_, needs), names in shared.items() if "recent_queries" not in needs] == [plain, plain]
+    ]
+    plain, queries = ["random", "random_inplace", "recent"], ["Far", "Near"]
+    assert shared == [
+        entry for group in ((None, plain), (64, queries), (None, ["Mass"])) for entry in ((16, *group), (32, *group))
+    ]
     assert {spec.keep_ceiling for spec in plan.engines} == {264}
 
 

@@ -279,7 +279,7 @@ def test_resolved_holds_every_key_and_loads_again() -> None:
     assert set(job.resolved()) == set(JobSpec.model_fields)
 
 
-@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(JOBS.rglob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_jobs_load(path: Path) -> None:
     JobSpec.load(path)
 
