@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ TOWER = r"9^{9^{9^{9^{9}}}}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_known_cases(case: dict[str, object]) -> None:
+def test_known_cases(case: dict[str, Any]) -> None:
     [(name, problem)] = verify.check([case])
     assert problem is None, f"{name}: {case['note']}"
 
@@ -29,7 +30,12 @@ def test_known_cases(case: dict[str, object]) -> None:
 def test_verify_fails_what_it_does_not_know() -> None:
     case = {"id": "x", "gold": "1", "response": r"\boxed{1}", "expected": True}
     wrong = {**case, "task": "math500", "expected": False}
-    broken = [{**case, "task": "chess"}, {**case, "grader": "chess"}, {"id": "y", "task": "math500"}, wrong]
+    broken: list[dict[str, Any]] = [
+        {**case, "task": "chess"},
+        {**case, "grader": "chess"},
+        {"id": "y", "task": "math500"},
+        wrong,
+    ]
     assert all(problem is not None for _, problem in verify.check(broken))
     assert list(verify.check([{**case, "grader": "math"}])) == [("x", None)]
 
