@@ -191,13 +191,11 @@ def _release(state: State, chunk: ChunkId, cause: Cause, reason: str, actions: l
     books = state.books
     entry = books.chunks[chunk]
     worker = entry.owner or ""
-    line = books.lines[entry.plan.engine]
     if cause is not Cause.RETURNED:
         entry.failures += 1
         entry.reason = reason
-    hopeless = cause in (Cause.FATAL, Cause.INVALID) or entry.failures >= state.limits.attempts or bool(line.closed)
+    hopeless = cause in (Cause.FATAL, Cause.INVALID) or entry.failures >= state.limits.attempts
     if hopeless:
-        entry.reason = entry.reason or line.closed
         books.move(chunk, Status.PARKED)
     else:
         books.move(chunk, Status.PENDING, alone=entry.failures == state.limits.attempts - 1)

@@ -117,6 +117,10 @@ class World:
             process.released.append(Release(chunk, process.held.pop(chunk), Cause.RETURNED))
 
     def report(self, name: str) -> list[Action]:
+        return self.tell(Reported(self.write(name), self.now))
+
+    def write(self, name: str) -> Report:
+        """A report that may still be on its way when everything has changed."""
         process = self.processes[name]
         capacity = -(-process.engine.max_num_seqs * 11 // 10)
         process.seq += 1
@@ -132,7 +136,7 @@ class World:
         )
         process.outbox, process.released = [], []
         self.history.append(report)
-        return self.tell(Reported(report, self.now))
+        return report
 
     def commit(self, name: str, chunk: ChunkId) -> None:
         process = self.processes[name]
@@ -236,6 +240,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             report = Report(name, seq, WorkerState.FAILED, detail="cannot", fatal=fatal)
             self.world.tell(Reported(report, self.world.now))
 
+    @rule(data=st.data())
+    def sends_a_report_that_is_slow(self, data: st.DataObject) -> None:
+        if (name := self.pick(data)) is not None:
+            self.world.write(name)
+
     @precondition(lambda self: self.world.history)
     @rule(data=st.data())
     def old_message_comes_again(self, data: st.DataObject) -> None:
@@ -272,6 +281,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not doubled
 
     @invariant()
+    def no_engine_is_overfull(self) -> None:
+        for process in self.world.processes.values():
+            assert len(process.held) <= 3
+
+    @invariant()
     def books_balance(self) -> None:
         books = self.world.state.books
         entries = books.chunks.values()
@@ -285,6 +299,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert line.unsettled == sum(e.status in (Status.PENDING, Status.OWNED) for e in mine)
         for chunk, entry in books.chunks.items():
             assert (entry.owner is not None) == (entry.status is Status.OWNED)
+            assert entry.failures <= entry.attempt
             assert entry.owner is None or chunk in books.workers[entry.owner].owned
             assert entry.status is not Status.COMMITTED or chunk in self.world.store
         for name, node in books.nodes.items():
@@ -450,6 +465,50 @@ def test_an_engine_without_work_takes_over_what_another_has_not_started() -> Non
             world.commit(names[1], chunk)
         world.report(names[1])
     assert any(isinstance(action, Withdraw) and action.worker == names[0] for action in world.log)
+
+
+def test_a_silent_engine_loses_its_chunks_and_what_it_still_commits_counts() -> None:
+    world = world_with([planned("c", b) for b in range(2)], nodes=2)
+    ready(world, "e0001")
+    silent = world.processes["e0001"]
+    silent.started = set(silent.held)
+    late = list(silent.held)
+    world.report("e0001")
+    world.now += 11
+    actions = world.tell(Tick(world.now))
+    assert StopEngine("e0001", True, "engine worker silent for 10 s") in actions
+    world.tell(Reported(Report("e0001", 9, WorkerState.READY, committed=tuple(late)), world.now))
+    world.store.update(late)
+    world.run_out()
+    assert {entry.status for entry in world.state.books.chunks.values()} == {Status.COMMITTED}
+    assert world.state.books.workers == {}
+
+
+def test_engines_that_die_before_they_start_anything_park_their_line_in_the_end() -> None:
+    world = world_with([planned("c", 0)])
+    for number in range(1, 4):
+        ready(world, f"e{number:04d}")
+        world.report(f"e{number:04d}")
+        world.gone(f"e{number:04d}", "lost its device")
+    world.tell(Tick(world.now))
+    entry = world.state.books.chunks[ChunkId("c", 0, 0)]
+    assert (entry.status, entry.reason) == (Status.PARKED, "lost its device")
+
+
+def test_a_repeated_failure_is_neither_counted_twice_nor_taken_for_a_new_one() -> None:
+    world = world_with([planned("c", 0), planned("c", 1)])
+    chunk = ChunkId("c", 0, 0)
+    ready(world, "e0001")
+    failed = Report("e0001", 5, WorkerState.READY, accepted=2, released=(Release(chunk, 1, Cause.RETRYABLE, "no"),))
+    world.tell(Reported(failed, 0.0))
+    world.tell(Reported(failed, 0.0))
+    entry = world.state.books.chunks[chunk]
+    assert (entry.status, entry.failures) == (Status.PENDING, 1)
+    del world.processes["e0001"].held[chunk]
+    again = Report("e0001", 6, WorkerState.READY, accepted=2, wants=10)
+    assert world.tell(Reported(again, 0.0)) == [Assign("e0001", ((chunk, 2),))]
+    world.tell(Reported(failed, 0.0))
+    assert (entry.status, entry.failures) == (Status.OWNED, 1)
 
 
 def test_a_chunk_that_another_driver_committed_is_not_run() -> None:
