@@ -103,7 +103,7 @@ class _Point:
 
 def expand(job: JobSpec, resources: Resources | None = None) -> Plan:
     """Multiply a job out. Raises UserError with every reason why it cannot run as written."""
-    if job.samples.adaptive:
+    if job.samples is not None and job.samples.adaptive:
         place, number = job.place("samples"), job.samples.max
         raise UserError(f"{place}: adaptive sampling is not built yet. Write a number, as in samples: {number}.")
     found = resources or LocalResources()
@@ -240,6 +240,7 @@ def _planned(
     }
     specs = engine_specs(job, tenants)
     tasks = {point.task.ref: point.task.task for _, point in cells.values()}
+    samples = {ref: _samples(job, task) for ref, task in tasks.items()}
     expected = {ref: min(task.expected_tokens, job.sampling.max_tokens) for ref, task in tasks.items()}
     return tuple(
         PlannedCell(
@@ -247,13 +248,20 @@ def _planned(
             cell_id=cell_id,
             arm=point.arm,
             n_problems=len(point.task.problems),
-            samples_min=job.samples.min,
-            samples_max=job.samples.max,
+            samples_min=samples[cell.task],
+            samples_max=samples[cell.task],
             engine=specs[cell_id],
             expected_tokens=expected[cell.task],
         )
         for cell_id, (cell, point) in cells.items()
     )
+
+
+def _samples(job: JobSpec, task: Task) -> int:
+    """The job's number, else the task's own; a greedy answer is the same every time."""
+    if job.samples is not None:
+        return job.samples.max
+    return task.samples_default if job.sampling.temperature > 0 else 1
 
 
 def _row(planned: PlannedCell, prompts: Prompts, index: int, sample: int, attempt: int) -> Row:

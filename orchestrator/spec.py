@@ -47,8 +47,8 @@ class JobSpec(Section):
     """Problem sets to run."""
     arms: ArmsSpec
     """Policies and budgets to compare."""
-    samples: SamplesSpec = SamplesSpec(min=1, max=1)
-    """Samples per problem: a number, or {min, max, until_width}."""
+    samples: SamplesSpec | None = None
+    """Samples per problem: a number, or {min, max, until_width}; null takes each task's own number (1 when greedy)."""
     sampling: SamplingSpec
     """How tokens are drawn."""
     seeds: SeedsSpec = SeedsSpec()

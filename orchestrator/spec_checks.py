@@ -30,7 +30,14 @@ def contradictions(job: JobSpec) -> Iterator[Mistake]:
 
 
 def _samples(job: JobSpec) -> Iterator[Mistake]:
-    samples = job.samples
+    looks, samples = job.analysis.looks, job.samples
+    if list(looks) != sorted(set(looks)):
+        yield ("analysis", "looks"), f"{list(looks)} must rise: each look is after more samples than the one before."
+    if samples is None:
+        return
+    if looks and max(looks) > samples.max:
+        end = f"samples ends at {samples.max}"
+        yield ("analysis", "looks"), f"a look after {max(looks)} samples is never reached; {end}."
     if samples.max < samples.min:
         yield ("samples", "max"), f"max {samples.max} is less than min {samples.min}."
     if samples.min < samples.max and samples.until_width is None:
@@ -38,14 +45,6 @@ def _samples(job: JobSpec) -> Iterator[Mistake]:
     if samples.max > 1 and job.sampling.temperature == 0:
         copies = f"{samples.max} samples at temperature 0 would be {samples.max} copies of one text"
         yield ("samples",), f"{copies}. Write samples: 1, or raise sampling.temperature."
-    looks = job.analysis.looks
-    if list(looks) != sorted(set(looks)):
-        yield ("analysis", "looks"), f"{list(looks)} must rise: each look is after more samples than the one before."
-    elif looks and looks[-1] > samples.max:
-        yield (
-            ("analysis", "looks"),
-            f"a look after {looks[-1]} samples is never reached; samples ends at {samples.max}.",
-        )
 
 
 def _names(job: JobSpec) -> Iterator[Mistake]:

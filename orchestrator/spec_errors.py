@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import closest
-from orchestrator.yaml_source import Loc, Source
+from orchestrator.yaml_source import Loc, Source, key_path
 
 _WANTED = {
     "int_type": "a whole number",
@@ -102,11 +102,13 @@ def _fields_at(model: type[BaseModel], loc: Loc) -> tuple[str, ...]:
     """Keys of the model that sits at a key path."""
     for part in loc:
         if isinstance(part, str):
-            model = _model_in(model.model_fields[part].annotation)
+            inner = _model_in(model.model_fields[part].annotation)
+            assert inner is not None, f"{key_path(loc)} holds no keys"
+            model = inner
     return tuple(model.model_fields)
 
 
-def _model_in(annotation: Any) -> type[BaseModel]:
+def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(found for argument in get_args(annotation) if (found := _model_in(argument)))
+    return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)

@@ -27,7 +27,7 @@ sampling: {{temperature: 0.6, max_tokens: {max_tokens}}}
 
 def job_text(
     arms: str = "{policies: [full, random], keep: 264, interval: 16}",
-    samples: int = 1,
+    samples: int | str = 1,
     max_tokens: int = 1500,
     more: str = "",
 ) -> str:

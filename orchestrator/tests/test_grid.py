@@ -167,6 +167,13 @@ def test_growing_renames_and_reruns_nothing(limit: int, more_limit: int, samples
     assert len(before) == len(small.cells) * samples * blocks_for(cell.n_problems)
 
 
+def test_without_a_number_the_task_says_how_many_samples() -> None:
+    sampled = planned(job_text(samples="null").replace("reasoner_w, limit: 16", "math500, mini: true"))
+    assert {cell.samples_max for cell in sampled.cells} == {2}
+    greedy = planned(job_text(samples="null").replace("temperature: 0.6", "temperature: 0"))
+    assert {cell.samples_max for cell in greedy.cells} == {1}
+
+
 def test_missing_chunks_interleave_the_arms_of_an_engine() -> None:
     plan = planned(job_text(arms="{policies: [full, random, recent], keep: 264, interval: 16}", samples=2))
     full, random, recent = (cell.cell_id for cell in plan.cells)

@@ -173,8 +173,8 @@ BAD = [
         id="looks",
     ),
     pytest.param(
-        changed(samples="analysis: {looks: [1, 2]}"),
-        "jobs/x.yaml:8: analysis.looks: a look after 2 samples is never reached; samples ends at 1.",
+        changed(samples="samples: 1\nanalysis: {looks: [1, 2]}"),
+        "jobs/x.yaml:9: analysis.looks: a look after 2 samples is never reached; samples ends at 1.",
         id="late look",
     ),
     pytest.param(
@@ -254,7 +254,9 @@ def test_defaults_and_shorthands() -> None:
     assert (job.tasks[0].name, job.tasks[0].limit) == ("reasoner_w", None)
     assert (job.arms.keep, job.arms.interval, job.arms.protection) == ((264,), (16,), (Protection.PROMPT,))
     assert (job.arms.budget_mode, job.arms.overflow) == (BudgetMode.TOTAL, Overflow.GROW)
+    assert job.samples is not None
     assert (job.samples.min, job.samples.max, job.samples.adaptive) == (1, 1, False)
+    assert JobSpec.from_text(changed(samples="")).samples is None
     assert (job.seeds.sampling, job.seeds.eviction) == (0, 0)
     assert (job.analysis.reference, job.execution.store, job.resources.gpu) == ("random", "./store", "any")
 
@@ -269,6 +271,7 @@ def test_adaptive_samples_parse() -> None:
         samples="samples: {min: 4, max: 16, until_width: 4}", sampling="sampling: {temperature: 1, max_tokens: 9}"
     )
     samples = JobSpec.from_text(text).samples
+    assert samples is not None
     assert (samples.min, samples.max, samples.until_width, samples.adaptive) == (4, 16, 4.0, True)
 
 
