@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from orchestrator import cli
 from orchestrator.errors import UserError
 
+DEMO = Path(__file__).parents[2] / "jobs" / "demo.yaml"
 HEAVY = ("torch", "vllm", "ray", "transformers")
 
 
@@ -49,11 +50,18 @@ def test_help_is_fast_and_lists_every_command_with_a_line_of_its_own() -> None:
     assert "plan what a job would run, how long that takes and what it could resolve" in " ".join(shown.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["orchestrator.cli", "orchestrator.grid", "orchestrator.commands.plan"])
-def test_importing_the_planner_loads_no_engine(module: str) -> None:
-    code = f"import sys, {module}; sys.exit(', '.join(set({HEAVY}) & set(sys.modules)) or 0)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", str(DEMO)]], ids=["help", "plan"])
+def test_neither_help_nor_a_plan_loads_an_engine(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom orchestrator.cli import main\n"
+        f"main({arguments}, standalone_mode=False)\n"
+        f"sys.exit(', '.join(set({HEAVY}) & set(sys.modules)) or 0)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
     assert (found.stderr.strip(), found.returncode) == ("", 0)
+    assert found.stdout
 
 
 def test_a_user_mistake_is_one_paragraph_and_exit_2() -> None:
