@@ -196,9 +196,11 @@ def _arm_columns(several: bool) -> tuple[str, ...]:
 
 
 def _arm(row: pd.Series[Any], several: bool) -> tuple[str, ...]:
-    """Name, protection and, where budgets differ, keep/interval."""
-    params = json.loads(row["policy_params"])
-    name = row["policy"] + "".join(f" {key}={value}" for key, value in params.items())
+    """Name with what is unusual about it (as in cell labels), protection and, where budgets differ, keep/interval."""
+    params = ",".join(f"{key}={value}" for key, value in json.loads(row["policy_params"]).items())
+    name = f"{row['policy']}({params})" if params else row["policy"]
+    if pd.notna(row["recent"]) and row["recent"] != row["interval"]:
+        name += f" recent{row['recent']}"
     budget = figures.MISSING if pd.isna(row["keep"]) else f"{row['keep']}/{row['interval']}"
     return (name, row["protection"] or figures.MISSING, *([budget] if several else []))
 

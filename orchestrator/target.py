@@ -61,7 +61,8 @@ def resolve(path: Path | None) -> Target:
     store = Path(job.execution.store)
     if not store.is_dir():
         raise UserError(
-            f"job '{job.name}' has no store yet: {store} does not exist. Run it first: evictbench run {path}"
+            f"job '{job.name}' has no store yet: there is no directory {store.absolute()}. Run the job first "
+            f"(evictbench run {path}), from the directory that its execution.store is relative to."
         )
     reader = Reader(store)
     campaigns = [campaign.campaign_id for campaign in reader.campaigns()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -95,13 +96,13 @@ def test_wrong_pins_are_named(tmp_path: Path) -> None:
 def test_a_second_copy_of_a_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dashboard").mkdir()
     (tmp_path / "dashboard" / "__init__.py").write_text("")
-    real = doctor.importlib.util.find_spec
+    real = importlib.util.find_spec
 
     def find(name: str) -> object:
         if name != "dashboard":
             return real(name)
-        return doctor.importlib.util.spec_from_file_location(name, tmp_path / "dashboard" / "__init__.py")
+        return importlib.util.spec_from_file_location(name, tmp_path / "dashboard" / "__init__.py")
 
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", find)
+    monkeypatch.setattr(importlib.util, "find_spec", find)
     finding = next(doctor.our_packages())
     assert (finding.level, f"dashboard from {tmp_path}" in finding.detail) == (Level.FAIL, True)

@@ -161,3 +161,26 @@ def test_several_budgets_get_a_column(tmp_path: Path) -> None:
     text = report(tmp_path / "s").output
     assert line(text, "full", "128/16", "+1.9")
     assert line(text, "recent", "264/16", "+1.0")
+
+
+def test_a_job_file_stands_for_its_store_and_campaign(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: demo\n"
+        "models: [{path: embedded:reasoner, dtype: bfloat16, max_model_len: 2048}]\n"
+        "tasks: [{name: reasoner_w, limit: 104}]\n"
+        "arms: {policies: [full, random, recent], keep: 264, interval: 16}\n"
+        "sampling: {temperature: 0, max_tokens: 1500}\n"
+        "analysis: {reference: recent, margin_points: 5}\n"
+        f"execution: {{store: {tmp_path / 's'}}}\n"
+    )
+    missing = report(job)
+    assert (missing.exit_code, "has no store yet" in missing.output) == (2, True), missing.output
+    build_store(tmp_path / "s", [FULL], campaign="other")
+    other = report(job)
+    assert (other.exit_code, "'demo' was never run into" in other.output, "other" in other.output) == (2, True, True)
+    build_store(tmp_path / "s", [RANDOM, CLOSE], campaign="demo")
+    found = json.loads(report(job, "--format", "json").output)
+    assert [arm["policy"] for arm in found["arms"]] == ["random", "recent"]
+    assert [row["reference_policy"] for row in found["differences"]] == ["recent"]
+    assert "lies within 5.0 points" in " ".join(report(job, "--equivalence").output.split())
