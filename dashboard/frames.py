@@ -5,7 +5,7 @@ ARM_COLUMNS and DIFFERENCE_COLUMNS are what pages and charts may rely on. Shares
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -202,11 +202,11 @@ def reference_arm(cells: pd.DataFrame, reference: str) -> str:
     return "" if found.empty else str(found.iloc[0]["arm"])
 
 
-def row_kind(arm: pd.Series, reference: str) -> str:
-    """Style of an arm's table row: the full cache is set apart, the reference is tinted."""
-    if arm["policy"] == "full":
+def row_kind(cells: pd.DataFrame, references: Collection[str]) -> str:
+    """Style of the table row of one arm's cells: the full cache is set apart, references are tinted."""
+    if (cells["policy"] == "full").all():
         return "full"
-    return "reference" if arm["policy"] == reference and arm["rule"] == RULES["prompt"] else ""
+    return "reference" if cells["cell_id"].isin(list(references)).any() else ""
 
 
 def verdicts(differences: pd.DataFrame) -> dict[str, str]:

@@ -44,11 +44,17 @@ class Session:
         return frames.arm_order(self.arms)
 
     @property
+    def references(self) -> frozenset[str]:
+        """Cell ids that the chosen arms are compared with."""
+        return frozenset(self.differences["reference_id"])
+
+    @property
     def reference_text(self) -> str:
         """The reference as a sentence part, with its protection rule."""
         if self.rule is frames.Rule.SAME:
             return f"{self.reference} under the arm's own protection rule"
-        return f"{self.reference}, prompt protected"
+        names = set(self.differences["reference"])
+        return names.pop().replace(" · ", ", ") if len(names) == 1 else self.reference
 
 
 def start(store: Path, show_texts: bool) -> None:

@@ -104,6 +104,12 @@ def test_an_unknown_reference_in_the_address_falls_back_to_random(store: Path, o
     assert "against random, prompt protected" in words(app)
 
 
+def test_a_reference_that_ran_unprotected_only_is_named_so(tmp_path: Path, open_app: Open) -> None:
+    arms = [Arm("random", "1" * 16, protection="none"), Arm("recent", "0" * 16)]
+    app = open_app(build_store(tmp_path / "store", arms).paths.root)
+    assert "against random, unprotected?" in words(app)
+
+
 def test_the_same_rule_compares_within_a_protection_rule(store: Path, open_app: Open) -> None:
     app = open_app(store)
     app.sidebar.radio(key="rule").set_value(Rule.SAME).run()
@@ -183,6 +189,7 @@ def test_runs_count_rows_and_show_the_job(store: Path, open_app: Open) -> None:
     assert html(app).count("24 of 24") == len(ARMS) - 1
     assert app.code[0].value == "name: demo"
     assert app.dataframe[0].value["rows"].sum() == (len(ARMS) - 1) * PROBLEMS + 8
+    assert app.dataframe[1].value["vllm"].tolist() == ["0.32.0"]
 
 
 def test_live_shows_engines_failures_and_stale_heartbeats(tmp_path: Path, open_app: Open) -> None:

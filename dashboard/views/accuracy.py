@@ -37,7 +37,7 @@ def main(state: session.Session) -> None:
         found = {arm["panel"]: score_cell(arm, verdicts.get(arm["cell_id"])) for _, arm in mine.iterrows()}
         first = mine.iloc[0]
         cells = [found.get(panel.key, tables.MISSING) for panel in panels]
-        kind = frames.row_kind(first, state.reference)
+        kind = frames.row_kind(mine, state.references)
         rows.append(tables.Row(frames.short_label(label, first), cells, kind, first["rule"]))
     st.html(tables.render("Policy", [(panel.model, panel.task) for panel in panels], rows))
     parts.legend("Each cell: percent ± half of the 95 % interval (problems × samples); the reference is tinted.")

@@ -37,7 +37,7 @@ def main(state: session.Session) -> None:
         chart = lengths.quantiles(table[table["panel"] == panel.key], state.order, table["q90"].max(), panel.title)
         column.altair_chart(chart, theme=None, width="stretch", alt=f"Generated tokens per arm: {panel.title}")
     st.caption("Point = median, thick line = middle half, thin line = 10 to 90 %.")
-    kinds = [frames.row_kind(row, state.reference) for _, row in table.iterrows()]
+    kinds = [frames.row_kind(table.iloc[[place]], state.references) for place in range(len(table))]
     parts.arm_table(table, COLUMNS, [cells(row) for _, row in table.iterrows()], kinds)
     parts.downloads(frames.length_export(table), "lengths")
 

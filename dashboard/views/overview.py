@@ -60,7 +60,7 @@ def verdict_grid(state: session.Session, table: pd.DataFrame) -> None:
         ids = dict(zip(mine["panel"], mine["cell_id"], strict=True))
         reference = tables.Cell("reference") if first["policy"] == state.reference else tables.MISSING
         cells = [compared.get(ids.get(panel.key, ""), reference) for panel in panels]
-        kind = "reference" if reference in cells else frames.row_kind(first, "")
+        kind = frames.row_kind(mine, state.references)
         rows.append(tables.Row(frames.short_label(label, first), cells, kind, first["rule"]))
     st.html(tables.render("Policy", [(panel.model, panel.task) for panel in panels], rows))
     parts.legend("Each cell: difference in points.")

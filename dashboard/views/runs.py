@@ -40,6 +40,8 @@ def main(state: session.Session) -> None:
         st.caption("No row yet.")
     else:
         st.dataframe(made, hide_index=True, width="stretch")
+        st.caption("Package versions of the engines, one line per distinct set.")
+        st.dataframe(pd.DataFrame(data.versions(state.store, state.stamp)), hide_index=True, width="stretch")
     st.subheader("Jobs")
     found = data.campaigns(state.store, state.stamp)
     for name in found["name"]:
