@@ -205,6 +205,13 @@ def _remarks(plan: Plan, comparisons: tuple[ComparisonForecast, ...], hours: flo
     job = plan.job
     if not comparisons:
         yield f"nothing is compared: no arm stands beside one of the reference '{job.analysis.reference}'."
+    compared = {entry.cell_id for entry in comparisons}
+    for planned in plan.cells if comparisons else ():
+        if planned.cell_id not in compared and planned.cell.policy.name != job.analysis.reference:
+            yield (
+                f"{planned.cell.task.name}: {planned.cell.arm_label} is compared with nothing: the job has no "
+                f"'{job.analysis.reference}' at its keep and interval."
+            )
     for task in dict.fromkeys(entry.task for entry in comparisons if entry.n_problems < FEWEST_PROBLEMS):
         yield f"{task}: fewer than {FEWEST_PROBLEMS} problems; the report will call every comparison unresolved."
     limit = job.execution.budget.gpu_hours

@@ -26,7 +26,7 @@ from orchestrator.spec import JobSpec
 _LEGEND = (
     "done: chunks committed of those planned. rows: still to make. length: expected tokens of a row. "
     "detects: smallest difference to the reference, in points of accuracy, that a paired two-sided 95 % test finds "
-    "with 80 % power; the reference is the prompt-protected arm of the same budget."
+    "with 80 % power; the reference (ref) is the prompt-protected arm of the same budget."
 )
 
 
@@ -136,7 +136,8 @@ def _arms(cells: Sequence[CellForecast], expected: Forecast) -> Table:
     samples = f"{first.samples_max} sample{'s' * (first.samples_max != 1)} each"
     title = f"{model.path}, {task.name}: {first.n_problems} problems, {samples}"
     table = _table(title, "arm", ">done", ">rows", ">length", ">tokens", ">detects")
-    points = {entry.cell_id: f"{entry.points:.1f}" for entry in expected.comparisons}
+    points = {entry.reference_id: "ref" for entry in expected.comparisons}
+    points |= {entry.cell_id: f"{entry.points:.1f}" for entry in expected.comparisons}
     for cell in cells:
         table.add_row(
             cell.planned.cell.arm_label,

@@ -149,6 +149,14 @@ def test_remarks_name_what_will_disappoint() -> None:
     assert few == ("reasoner_w: fewer than 10 problems; the report will call every comparison unresolved.",)
 
 
+def test_an_arm_without_a_counterpart_is_named() -> None:
+    arms = "{policies: [random, {name: recent, keep: [264, 300]}], keep: [264, 132], interval: 16}"
+    assert forecast(planned(job_text(arms=arms)), History(), "").notes == (
+        "reasoner_w: recent K300 r16 prompt is compared with nothing: the job has no 'random' at its keep and "
+        "interval.",
+    )
+
+
 def test_cost_is_hours_times_the_rate_of_the_gpu() -> None:
     more = "resources: {tp: 2, gpu: H200}\nexecution: {rates: {H200: 3.0}}"
     expected = forecast(planned(job_text(more=more)), History(), "")
@@ -164,7 +172,7 @@ def test_the_page_fits_a_narrow_terminal() -> None:
     text = console.export_text()
     assert "…" not in text
     assert "embedded:reasoner, reasoner_w: 16 problems, 1 sample each" in text
-    assert " random K264 r16 prompt   0/2    16     950   15.2k        - " in text
+    assert " random K264 r16 prompt   0/2    16     950   15.2k      ref " in text
     assert "off (full cache)" in text
 
 
