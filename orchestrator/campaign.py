@@ -101,8 +101,7 @@ def submit(prepared: Prepared) -> list[str]:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """`arms.keep[0]: 264 -> 200` for every key path whose value differs."""
     before, after = dict(_flat(old)), dict(_flat(new))
-    absent = object()
-    changed = [key for key in {**before, **after} if before.get(key, absent) != after.get(key, absent)]
+    changed = [key for key in {**after, **before} if before.get(key) != after.get(key)]
     lines = [f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}" for key in changed]
     more = len(lines) - _DIFFERENCES
     return lines if more <= 0 else [*lines[:_DIFFERENCES], f"and {more} more"]
@@ -237,5 +236,5 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for index, item in enumerate(value):
             yield from _flat(item, f"{place}[{index}]")
-    else:
+    elif value is not None:  # null is the same as leaving the key out
         yield place, value
