@@ -1,196 +1,170 @@
-"""The requests of one worker: resolved plans, slot-to-position tables and counters. Runner-independent, numpy only.
-
-A request owns one index of the pool while it runs; per-step work is vectorised over indices, because on a CPU the
-number of calls decides what eviction costs.
-"""
+"""Per-request eviction state of one worker: who is where in the tables, and what was counted so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
-from policies import retention
-from policies.base import Scorer
-from policies.draws import inplace_victims
-from workers.api import EvictionTrace
-from workers.vllm_engine.request_args import Plan
+from policies.base import Policy, Replacer, Scorer
+from policies.registry import PolicyError, build
+from workers.api import Eviction
+from workers.vllm_engine.physical import reserved_tokens, unbounded_lengths
+from workers.vllm_engine.settings import EngineSettings, Schedule, SettingsError, from_extra_args, resolve
 
-NEVER = 2**62
-"""First event of a request that does not evict."""
+
+@dataclass(slots=True)
+class RequestState:
+    """One admitted request.
+
+    row       its row in the tables
+    prompt    P; admitted is A; both in tokens
+    policy    None when the request does not evict
+    events    selections made, or tokens overwritten in place
+    crc       kept_crc so far
+    resumed   True once it was preempted: its row must not count (contracts.md section 3)
+    """
+
+    row: int
+    prompt: int
+    admitted: int
+    eviction: Eviction | None
+    policy: Policy | None
+    schedule: Schedule
+    events: int = 0
+    crc: int = 0
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
-    """The KV heads this worker holds, by global index: draws and telemetry are keyed by them.
+class Batch:
+    """Schedules of the requests of one batch, aligned with its rows; int64 unless said otherwise.
 
-    layers [L], heads [H] int64;  interval in tokens
+    start, keep, interval, prot  length algebra [B]; limit [B] = most tokens the request may hold
+    seeds [B] uint64; in_place [B] bool; rows [B] = rows in the tables
     """
 
-    layers: np.ndarray
-    heads: np.ndarray
-    interval: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one engine step does to the rows of its batch, all arrays [B].
-
-    cached    physical length that the row's attention reads
-    slots     slot of the row's token; -1 where it differs per head (in place)
-    rewrite   rows whose logical length or slot must be replaced
-    fires     rows with an event before this forward
-    n         index of the row's newest token
-    """
-
-    index: np.ndarray
-    n: np.ndarray
-    cached: np.ndarray
-    slots: np.ndarray
-    rewrite: np.ndarray
-    fires: np.ndarray
+    request_ids: tuple[str, ...]
+    states: tuple[RequestState, ...]
+    start: np.ndarray
+    keep: np.ndarray
+    interval: np.ndarray
+    prot: np.ndarray
+    limit: np.ndarray
+    seeds: np.ndarray
+    in_place: np.ndarray
+    rows: np.ndarray
 
 
 class Requests:
-    """Pool of running requests. `capacity` bounds the slots of any of them, in tokens."""
+    """The requests of one worker and the tables they own rows of.
 
-    def __init__(self, geometry: Geometry, size: int, capacity: int) -> None:
-        self.geometry = geometry
-        self._index: dict[str, int] = {}
-        self._capacity = capacity
-        self._allocate(size)
+    positions   int32 [rows, L, H, capacity]: logical position in every slot; valid below the last event's K', the slots
+                behind it follow from the length algebra
+    peak, total, steps  int64 [rows]: most cached tokens per head, their sum over decode steps, and the steps
+    newest      int64 [rows]: logical position of the newest token seen, -1 before the first
+    """
 
-    def _allocate(self, size: int) -> None:
-        shape = (size, len(self.geometry.layers), len(self.geometry.heads), self._capacity)
-        self.plans: list[Plan | None] = [None] * size
-        self.positions = np.zeros(shape, dtype=np.int32)
-        self.first = np.full(size, NEVER, dtype=np.int64)
-        self.keep = np.zeros(size, dtype=np.int64)
-        self.admitted = np.zeros(size, dtype=np.int64)
-        self.prot = np.zeros(size, dtype=np.int64)
-        self.seeds = np.zeros(size, dtype=np.uint64)
-        self.in_place = np.zeros(size, dtype=bool)
-        self.newest = np.zeros(size, dtype=np.int64)
-        self.events = np.zeros(size, dtype=np.int64)
-        self.steps = np.zeros(size, dtype=np.int64)
-        self.cached_sum = np.zeros(size, dtype=np.int64)
-        self.cached_peak = np.zeros(size, dtype=np.int64)
-        self.crc = np.zeros(size, dtype=np.uint64)
-        self._free = list(range(size - 1, -1, -1))
+    def __init__(self, settings: EngineSettings, layers: int, heads: int, max_requests: int) -> None:
+        self.settings = settings
+        capacity = reserved_tokens(settings.keep_ceiling, settings.interval, settings.max_prompt_tokens)
+        # finished requests keep their row until their trace is fetched
+        rows = 2 * max_requests
+        self.positions = torch.zeros((rows, layers, heads, capacity), dtype=torch.int32)
+        self.peak, self.total, self.steps, self.newest = (np.zeros(rows, np.int64) for _ in range(4))
+        self._free = list(range(rows - 1, -1, -1))
+        self._states: dict[str, RequestState] = {}
+        self._finished: dict[str, RequestState] = {}
+        self._batch: Batch | None = None
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._index
+    def add(self, request_id: str, prompt: int, admitted: int, extra_args: Mapping[str, Any] | None) -> None:
+        """Admit a request, or admit a preempted one again with its outputs as part of `admitted`. Raises SettingsError."""
+        old = self._states.pop(request_id, None)
+        if old is not None:
+            self._free.append(old.row)
+        self._batch = None
+        eviction = from_extra_args(extra_args)
+        policy, schedule = resolve_policy(eviction, prompt, admitted, self.settings)
+        row = self._take_row()
+        self._states[request_id] = RequestState(
+            row, prompt, admitted, eviction, policy, schedule, resumed=old is not None or admitted > prompt
+        )
+        self.peak[row] = self.total[row] = self.steps[row] = 0
+        self.newest[row] = -1
 
-    def add(self, request_id: str, plan: Plan | None, admitted: int) -> None:
-        """Take a request in; a resumed one starts anew from its admitted tokens."""
-        self.drop(request_id)
+    def finish(self, request_ids: Sequence[str]) -> None:
+        """Requests that will not run again; their state waits for pop()."""
+        for request_id in request_ids:
+            state = self._states.pop(request_id, None)
+            if state is not None:
+                self._finished[request_id] = state
+                self._batch = None
+
+    def pop(self, request_id: str) -> RequestState | None:
+        """Remove a request and free its row, which keeps its contents until the next add()."""
+        state = self._states.pop(request_id, None) or self._finished.pop(request_id, None)
+        if state is not None:
+            self._free.append(state.row)
+            self._batch = None
+        return state
+
+    def batch(self, request_ids: Sequence[str]) -> Batch:
+        """The arrays of these requests; kept from the previous step while the batch is the same."""
+        if self._batch is None or self._batch.request_ids != tuple(request_ids):
+            self._batch = self._gather(tuple(request_ids))
+        return self._batch
+
+    def _gather(self, request_ids: tuple[str, ...]) -> Batch:
+        states = tuple(self._states[request_id] for request_id in request_ids)
+        lengths = [state.schedule.lengths for state in states]
+        settings = self.settings
+
+        def column(values: Sequence[int]) -> np.ndarray:
+            return np.array(values, np.int64)
+
+        return Batch(
+            request_ids,
+            states,
+            start=column([item.start for item in lengths]),
+            keep=column([item.keep for item in lengths]),
+            interval=column([item.interval for item in lengths]),
+            prot=column([state.schedule.prot for state in states]),
+            limit=column([reserved_tokens(settings.keep_ceiling, settings.interval, s.admitted) for s in states]),
+            seeds=np.array([state.eviction.seed if state.eviction else 0 for state in states], np.uint64),
+            in_place=np.array([item.in_place for item in lengths], bool),
+            rows=column([state.row for state in states]),
+        )
+
+    def _take_row(self) -> int:
         if not self._free:
-            raise RuntimeError(f"more requests run than the {len(self.plans)} this worker was sized for")
-        i = self._index[request_id] = self._free.pop()
-        self.plans[i] = plan
-        self.admitted[i] = admitted
-        for column in (self.events, self.steps, self.cached_sum, self.cached_peak, self.crc, self.newest):
-            column[i] = 0
-        self.first[i], self.keep[i], self.prot[i], self.seeds[i], self.in_place[i] = NEVER, 0, 0, 0, False
-        if plan is not None:
-            self.first[i], self.keep[i] = plan.lengths.first, plan.lengths.keep
-            self.prot[i], self.seeds[i] = plan.prot, np.uint64(plan.seed)
-            self.in_place[i] = plan.lengths.in_place
-            self.positions[i] = np.arange(self._capacity, dtype=np.int32)
+            # nobody fetched the traces of these; the oldest goes
+            oldest = next(iter(self._finished))
+            self._free.append(self._finished.pop(oldest).row)
+        return self._free.pop()
 
-    def drop(self, request_id: str) -> None:
-        """Forget a request; unknown ids are ignored."""
-        i = self._index.pop(request_id, None)
-        if i is not None:
-            self.plans[i] = None
-            self._free.append(i)
 
-    def step(self, request_ids: Sequence[str], seq_lens: np.ndarray, query_lens: np.ndarray) -> Step:
-        """Plan one step from logical lengths [B]; updates the counters of decoding rows."""
-        index = np.fromiter((self._index[r] for r in request_ids), dtype=np.int64, count=len(request_ids))
-        n = seq_lens.astype(np.int64) - 1
-        first, keep, interval = self.first[index], self.keep[index], self.geometry.interval
-        decode = (query_lens == 1) & (n >= self.admitted[index])
-        past = decode & (n >= first)
-        in_place = past & self.in_place[index]
-        phase = (n - first) % interval
-        slots = np.where(past, np.where(in_place, -1, keep + phase), n)
-        cached = np.where(past, np.where(in_place, keep, keep + phase + 1), n + 1)
-        shrink = in_place & (n == first) & (first > keep)
-        rows = index[decode]
-        self.newest[rows] = n[decode]
-        self.steps[rows] += 1
-        self.cached_sum[rows] += cached[decode]
-        self.cached_peak[rows] = np.maximum(self.cached_peak[rows], cached[decode])
-        return Step(index, n, cached, slots, past, (past & ~in_place & (phase == 0)) | shrink)
-
-    def overwrite(self, step: Step) -> tuple[np.ndarray, np.ndarray]:
-        """In-place rows of a step and their victims: (rows [B'], slots [B', L, H]); books tables, counters and crc."""
-        rows = np.flatnonzero(step.slots < 0)
-        if not len(rows):
-            return rows, np.empty((0, 0, 0), dtype=np.int64)
-        index, n, geometry = step.index[rows], step.n[rows], self.geometry
-        victims = inplace_victims(
-            self.seeds[index],
-            geometry.layers,
-            geometry.heads,
-            n,
-            self.keep[index],
-            self.prot[index],
-            self.first[index],
-            geometry.interval,
+def resolve_policy(
+    eviction: Eviction | None, prompt: int, admitted: int, settings: EngineSettings
+) -> tuple[Policy | None, Schedule]:
+    """Policy and schedule of a request. Raises SettingsError for what this engine cannot do, by name."""
+    if eviction is None:
+        return None, Schedule(prompt, unbounded_lengths(), overflow=False)
+    try:
+        policy = build(eviction.policy, eviction.params)
+    except PolicyError as error:
+        raise SettingsError(str(error)) from None
+    if not policy.evicts:
+        return None, Schedule(prompt, unbounded_lengths(), overflow=False)
+    if not isinstance(policy, Scorer | Replacer):
+        raise SettingsError(f"policy {eviction.policy!r} is neither a Scorer nor a Replacer")
+    if eviction.keep > settings.keep_ceiling:
+        raise SettingsError(f"keep {eviction.keep} exceeds the engine's keep ceiling {settings.keep_ceiling}")
+    if prompt > settings.max_prompt_tokens:
+        raise SettingsError(
+            f"prompt of {prompt} tokens exceeds the engine's max_prompt_tokens {settings.max_prompt_tokens}"
         )
-        at = (index[:, None, None], *np.ogrid[: victims.shape[1], : victims.shape[2]], victims)
-        lost = self.positions[at]
-        self.positions[at] = n[:, None, None]
-        self.events[index] += 1
-        self.crc[index] ^= retention.victim_crc(n, geometry.layers, geometry.heads, lost)
-        return rows, victims
-
-    def trace(self, request_id: str) -> EvictionTrace | None:
-        """What eviction did so far; None for a request that is unknown or does not evict."""
-        i = self._index.get(request_id)
-        plan = self.plans[i] if i is not None else None
-        if i is None or plan is None:
-            return None
-        held, newest = self._held(i, plan), max(int(self.newest[i]), int(self.admitted[i]) - 1)
-        low, mean = retention.prompt_share(held, plan.prompt)
-        steps = int(self.steps[i])
-        return EvictionTrace(
-            events=int(self.events[i]),
-            expected_events=plan.lengths.events(newest - int(self.admitted[i]) + 2),
-            prompt_kept_min=low,
-            prompt_kept_mean=mean,
-            cached_peak=int(self.cached_peak[i]) if steps else int(self.admitted[i]),
-            cached_mean=float(self.cached_sum[i]) / steps if steps else float(self.admitted[i]),
-            overflow=plan.overflow,
-            age_histogram=retention.age_histogram(newest - held),
-            union_alive=retention.union_alive(held),
-            kept_crc=int(self.crc[i]),
-        )
-
-    def before_event(self, i: int, n: int) -> int:
-        """Slots filled when token n's event starts; brings the table up to date for those appended since the last."""
-        if n == self.first[i]:
-            return n
-        keep, interval = int(self.keep[i]), self.geometry.interval
-        self.positions[i, :, :, keep : keep + interval] = np.arange(n - interval, n, dtype=np.int32)
-        return keep + interval
-
-    def _held(self, i: int, plan: Plan) -> np.ndarray:
-        """Logical positions [L, H, S] of what is cached after the newest token."""
-        newest, first = int(self.newest[i]), int(self.first[i])
-        if newest < first:
-            return self.positions[i, :, :, : max(newest + 1, int(self.admitted[i]))]
-        keep = int(self.keep[i])
-        if plan.lengths.in_place:
-            return self.positions[i, :, :, :keep]
-        phase = (newest - first) % self.geometry.interval
-        self.positions[i, :, :, keep : keep + phase + 1] = np.arange(newest - phase, newest + 1, dtype=np.int32)
-        return self.positions[i, :, :, : keep + phase + 1]
-
-
-def order_matters(plan: Plan) -> bool:
-    """Whether slots must stay chronological: the policy's need, or the one shrink of an in-place request."""
-    return plan.policy.needs.order or not isinstance(plan.policy, Scorer)
+    in_place = isinstance(policy, Replacer)
+    return policy, resolve(eviction, prompt, admitted, settings.interval, in_place=in_place)

@@ -1,0 +1,151 @@
+"""V1 runner on the CPU: CPU_ATTN with physical lengths. Registered in place of CPU_ATTN by EvictingCPUWorker only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.cpu_attn import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadata,
+    CPUAttentionMetadataBuilder,
+)
+
+from policies.compaction import Moves
+from workers.vllm_engine.events import EvictionCore, Rows, Step
+from workers.vllm_engine.layout import CacheRows, write_rows
+
+
+class EvictingCPUBackend(CPUAttentionBackend):
+    """CPU_ATTN whose requests hold a bounded number of rows."""
+
+    @staticmethod
+    def get_impl_cls() -> type[CPUAttentionBackendImpl]:
+        """Writes per-head slots where a step has any."""
+        return EvictingImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[CPUAttentionMetadataBuilder]:
+        """Runs a step's events and rewrites its lengths."""
+        return EvictingBuilder
+
+
+class EvictingBuilder(CPUAttentionMetadataBuilder):
+    """`eviction` is set by the runner once the cache exists."""
+
+    supports_update_block_table: bool = False
+    eviction: CpuEviction | None = None
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> CPUAttentionMetadata:
+        """As the base, over physical lengths; dummy batches pass through."""
+        if self.eviction is not None and self.eviction.live:
+            common_attn_metadata = self.eviction.rewrite(common_attn_metadata)
+        return super().build(common_prefix_len, common_attn_metadata, fast_build)
+
+
+class EvictingImpl(CPUAttentionBackendImpl):
+    """`eviction` and `layer_index`, the layer's row in its arrays, are set by the runner once the cache exists."""
+
+    eviction: CpuEviction | None = None
+    layer_index: int = 0
+
+    def do_kv_cache_update(
+        self,
+        layer: torch.nn.Module,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """One write call per layer; heads are folded into the blocks when their slots differ."""
+        folded = self.eviction.folded_slots if self.eviction is not None else None
+        if folded is None:
+            super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+            return
+        slots = folded[self.layer_index]
+        tokens = len(slots) // kv_cache.shape[1]
+        write_rows(layer, key[:tokens], value[:tokens], kv_cache, slots)
+
+
+class CpuEviction:
+    """Ties an EvictionCore to the paged cache of one V1 runner.
+
+    live          False in dummy runs, whose rows belong to no request
+    folded_slots  int64 [L, T * H] while a step has tokens with one slot per head
+    """
+
+    def __init__(self, core: EvictionCore, cache: CacheRows, request_ids: Callable[[], Sequence[str]]) -> None:
+        self.core, self.live = core, False
+        self.folded_slots: torch.Tensor | None = None
+        self._cache, self._request_ids = cache, request_ids
+
+    def rewrite(self, common: CommonAttentionMetadata) -> CommonAttentionMetadata:
+        """Run the step's events; replace lengths (in a tensor of our own: the sampler reads vLLM's) and slots (in place)."""
+        starts = common.query_start_loc_cpu.numpy()
+        query_lens = np.diff(starts).astype(np.int64)
+        computed = common.seq_lens.numpy() - query_lens
+        table = common.block_table_tensor
+        request_ids = self._request_ids()[: common.num_reqs]
+        step = self.core.step(request_ids, computed, query_lens, lambda row, slots: self._gather(table, row, slots))
+        if step.moves:
+            self._move(table, step.moves)
+        mapping, blocks = common.slot_mapping.numpy(), table.numpy()
+        slots = step.slots[step.decode]
+        mapping[starts[step.decode]] = self._physical(blocks, step.decode, slots)
+        self.folded_slots = self._fold(step, starts, blocks, mapping) if step.victims is not None else None
+        seq_lens = torch.from_numpy(step.cached.astype(np.int32))
+        return common.replace(seq_lens=seq_lens, max_seq_len=int(step.cached.max()))
+
+    def _physical(self, blocks: np.ndarray, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        size = self._cache.block_size
+        return blocks[rows, slots // size].astype(np.int64) * size + slots % size
+
+    def _fold(self, step: Step, starts: np.ndarray, blocks: np.ndarray, mapping: np.ndarray) -> torch.Tensor:
+        """Slots of every (layer, token, head): the shared slot for all heads, victims where a row replaces in place."""
+        assert step.victims is not None
+        size, (layers, heads) = self._cache.block_size, step.victims.shape[1:]
+        tokens = int(starts[-1])
+        head = np.arange(heads)
+
+        def fold(slots: np.ndarray) -> np.ndarray:
+            return (slots // size * heads + head) * size + slots % size
+
+        folded = np.repeat(fold(mapping[None, :tokens, None]), layers, axis=0)
+        victims = self._physical(blocks, step.replacing[:, None, None], step.victims)
+        folded[:, starts[step.replacing]] = fold(victims).swapaxes(0, 1)
+        return torch.from_numpy(folded.reshape(layers, -1))
+
+    def _move(self, table: torch.Tensor, moves: list[tuple[int, Moves]]) -> None:
+        """All rows of the step's events in one copy."""
+        width = max(plan.src.shape[2] for _, plan in moves)
+        shape = (len(moves), *moves[0][1].src.shape[:2], width)
+        source, target = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
+        for index, (_, plan) in enumerate(moves):
+            source[index, ..., : plan.src.shape[2]] = plan.src
+            target[index, ..., : plan.dst.shape[2]] = plan.dst
+        block_ids = table[[row for row, _ in moves]].to(torch.int64)
+        self._cache.move(block_ids, source, target, source != target)
+
+    def _gather(self, table: torch.Tensor, row: int, slots: int) -> Rows:
+        return self._cache.gather(table[row].to(torch.int64), slots)
+
+
+def describe(runner: Any) -> dict[str, str]:
+    """Names of the classes in place, for attestation."""
+    groups = [group for groups in runner.attn_groups for group in groups]
+    builders = {type(group.get_metadata_builder(0)).__name__ for group in groups}
+    context = runner.compilation_config.static_forward_context
+    names = [name for group in groups for name in group.layer_names]
+    specs = {type(group.kv_cache_spec).__name__ for group in runner.kv_cache_config.kv_cache_groups}
+    return {
+        "backend": ",".join(sorted({group.backend.__name__ for group in groups})),
+        "builder": ",".join(sorted(builders)),
+        "impl": ",".join(sorted({type(context[name].impl).__name__ for name in names})),
+        "spec": ",".join(sorted(specs)),
+    }

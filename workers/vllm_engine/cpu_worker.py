@@ -1,0 +1,146 @@
+"""V1 runner on the CPU: request identity. Named by vLLM's worker_cls and worker_extension_cls strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.model_executor.models.utils import extract_layer_index
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.attention.selector import _cached_get_attn_backend
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from workers.vllm_engine.cache_spec import EvictingAttentionSpec
+from workers.vllm_engine.cpu_backend import CpuEviction, EvictingBuilder, EvictingImpl, describe
+from workers.vllm_engine.events import EvictionCore
+from workers.vllm_engine.layout import CacheRows, probe
+from workers.vllm_engine.refusals import refuse_config, refuse_specs
+from workers.vllm_engine.settings import EngineSettings, SettingsError
+from workers.vllm_engine.telemetry import RankFacts, measure
+
+BACKEND = "workers.vllm_engine.cpu_backend.EvictingCPUBackend"
+
+
+class EvictingCPUModelRunner(CPUModelRunner):
+    """Keeps the plugin's requests in step with vLLM's and binds both to the cache."""
+
+    eviction: CpuEviction | None = None
+
+    def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        settings = EngineSettings.from_additional_config(vllm_config.additional_config)
+        if settings is None:
+            raise SettingsError(
+                "EvictingCPUWorker needs additional_config['evictbench']; without eviction use vLLM's worker"
+            )
+        super().__init__(vllm_config, device)
+        self.settings = settings
+
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """vLLM's specs with a bounded number of blocks per request."""
+        specs = super().get_kv_cache_spec()
+        refuse_specs(specs)
+        return {
+            name: EvictingAttentionSpec.of(spec, self.settings) if isinstance(spec, FullAttentionSpec) else spec
+            for name, spec in specs.items()
+        }
+
+    def initialize_kv_cache(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
+        """Bind the plugin once the cache exists."""
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
+        context = self.compilation_config.static_forward_context
+        names = sorted(kv_cache_config.kv_cache_groups[0].layer_names, key=extract_layer_index)
+        layers = [context[name] for name in names]
+        caches = [layer.kv_cache for layer in layers]
+        _, heads, block_size, row = caches[0].shape
+        builders = [group.get_metadata_builder(0) for groups in self.attn_groups for group in groups]
+        if not all(isinstance(b, EvictingBuilder) for b in builders) or not all(
+            isinstance(layer.impl, EvictingImpl) for layer in layers
+        ):
+            raise SettingsError(f"another plugin overrides CPU_ATTN, eviction would not act: {describe(self)}")
+        core = EvictionCore(
+            self.settings,
+            [extract_layer_index(name) for name in names],
+            _global_heads(self.vllm_config, heads),
+            self.scheduler_config.max_num_seqs,
+        )
+        cache = CacheRows(caches, probe(builders[0].isa, caches[0].dtype, block_size, row // 2))
+        self.eviction = CpuEviction(core, cache, lambda: self.input_batch.req_ids)
+        for builder in builders:
+            builder.eviction = self.eviction
+        for index, layer in enumerate(layers):
+            layer.impl.eviction, layer.impl.layer_index = self.eviction, index
+
+    def execute_model(self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any) -> Any:
+        """Only real batches evict; dummy runs never come through here."""
+        assert self.eviction is not None
+        self._follow(scheduler_output)
+        self.eviction.live = True
+        try:
+            return super().execute_model(scheduler_output, *args, **kwargs)
+        finally:
+            self.eviction.live, self.eviction.folded_slots = False, None
+
+    def _follow(self, output: SchedulerOutput) -> None:
+        """Admit, resume and finish the requests that vLLM's runner is about to."""
+        assert self.eviction is not None
+        requests = self.eviction.core.requests
+        requests.finish(list(output.finished_req_ids))
+        for new in output.scheduled_new_reqs:
+            prompt = len(new.prompt_token_ids or ())
+            requests.add(new.req_id, prompt, prompt, new.sampling_params.extra_args if new.sampling_params else None)
+        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+            state = self.requests[request_id]
+            extra_args = state.sampling_params.extra_args if state.sampling_params else None
+            requests.add(request_id, state.num_prompt_tokens, state.num_tokens, extra_args)
+
+
+class EvictingCPUWorker(CPUWorker):
+    """vLLM's CPU worker with the runner above and CPU_ATTN overridden."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        refuse_config(vllm_config)
+        override_backend()
+        super().__init__(vllm_config, *args, **kwargs)
+
+    def init_device(self) -> None:
+        """vLLM names its runner class in here, so the runner is made a second time, as ours."""
+        super().init_device()
+        if self.use_v2_model_runner:
+            raise SettingsError("vLLM chose its V2 runner on the CPU; set VLLM_USE_V2_MODEL_RUNNER=0")
+        self.model_runner = EvictingCPUModelRunner(self.vllm_config, torch.device("cpu"))
+
+
+class EvictionExtension:
+    """Methods that vLLM mixes into its worker; called by collective_rpc."""
+
+    model_runner: EvictingCPUModelRunner
+
+    def evictbench_pop_traces(self, request_ids: list[str]) -> list[RankFacts | None]:
+        """Facts of finished requests, which are forgotten; None for unknown ones."""
+        assert self.model_runner.eviction is not None
+        return [measure(self.model_runner.eviction.core, request_id) for request_id in request_ids]
+
+    def evictbench_describe(self) -> dict[str, str]:
+        """Names of the classes in place, for attestation."""
+        return describe(self.model_runner)
+
+
+def override_backend() -> None:
+    """Make CPU_ATTN ours in this process."""
+    register_backend(AttentionBackendEnum.CPU_ATTN, BACKEND)
+    _cached_get_attn_backend.cache_clear()
+
+
+def restore_backend() -> None:
+    """Make CPU_ATTN vLLM's again: an engine without eviction in the same process must be stock."""
+    AttentionBackendEnum.CPU_ATTN.clear_override()
+    _cached_get_attn_backend.cache_clear()
+
+
+def _global_heads(vllm_config: Any, local: int) -> range:
+    """Global indices of this rank's KV heads; TP divides them (refusals.py)."""
+    rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.tensor_parallel_size
+    return range(rank * local, (rank + 1) * local)
