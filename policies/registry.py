@@ -149,8 +149,8 @@ def _discover() -> None:
 def _check(cls: Any) -> None:
     if not (isinstance(cls, type) and issubclass(cls, Policy)):
         raise PolicyError(f"{cls!r} is no policies.base.Policy class.")
-    params = vars(cls).get("__dataclass_params__")
-    if params is None or not params.frozen:
+    # Python itself refuses a thawed subclass; an undecorated one would silently lose its parameters.
+    if "__dataclass_params__" not in vars(cls):
         raise PolicyError(
             f"{cls.__module__}.{cls.__qualname__} is no frozen dataclass; write @dataclass(frozen=True) above it."
         )
