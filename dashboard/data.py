@@ -46,6 +46,11 @@ def stamp(store: Path) -> str:
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
+def _cells(store: str, stamp: str) -> pd.DataFrame:
+    return _reader(store).cells()
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
 def arms(store: Path, stamp: str) -> pd.DataFrame:
     """Every planned or found cell with its accuracy (columns: frames.ARM_COLUMNS).
 
@@ -71,6 +76,16 @@ def problems(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
     rows = _reader(str(store)).rows(_FACTS, cells)
     rows["verdict"] = rows["verdict"].fillna("ungraded")
     return rows
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def problem_grid(
+    store: Path, stamp: str, cells: tuple[str, ...], show: frames.Show, first: int, count: int
+) -> frames.ProblemGrid:
+    """The window first .. first + count of these cells' problems, hardest first."""
+    mine = arms(store, stamp)
+    outcomes = problems(store, stamp, cells)
+    return frames.problem_grid(outcomes, mine[mine["cell_id"].isin(cells)], show, slice(first, first + count))
 
 
 def transcript(store: Path, row_id: str, with_text: bool) -> dict[str, Any] | None:
@@ -143,7 +158,7 @@ def corrupt(store: Path, stamp: str) -> list[str]:
 def campaigns(store: Path, stamp: str) -> pd.DataFrame:
     """One line per campaign: name, rows, planned, share, control (run, pause or cancel)."""
     reader = _reader(str(store))
-    found = reader.cells().set_index("cell_id")["rows"].astype(int)
+    found = _cells(str(store), stamp).set_index("cell_id")["rows"].astype(int)
     lines = []
     for campaign in reader.campaigns():
         plan = reader.plan(campaign.campaign_id)
@@ -162,7 +177,7 @@ def job_file(store: Path, campaign_id: str) -> str | None:
 
 def freshness(store: Path, stamp: str) -> str:
     """`committed 4 min ago`, of the newest row."""
-    newest = _reader(str(store)).cells()["last_commit"].max()
+    newest = _cells(str(store), stamp)["last_commit"].max()
     return "none yet" if pd.isna(newest) else f"{theme.duration((datetime.now(UTC) - newest).total_seconds())} ago"
 
 
@@ -178,7 +193,7 @@ def failures(store: Path) -> list[Mapping[str, Any]]:
 
 def done_rows(store: Path) -> dict[str, int]:
     """Committed rows by cell, as far as the reader has seen."""
-    cells = _reader(str(store)).cells() if stamp(store) else pd.DataFrame()
+    cells = _cells(str(store), stamp(store))
     return dict(zip(cells["cell_id"], cells["rows"].astype(int), strict=True))
 
 

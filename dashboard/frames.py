@@ -233,14 +233,14 @@ def no_comparison(arms: pd.DataFrame, reference: str) -> str:
 
 @dataclass(frozen=True)
 class ProblemGrid:
-    """Problems (rows, hardest first) x arms: text of each cell, and the share right behind it (NaN = no row)."""
+    """A window of problems (rows, hardest first) x arms.
+
+    text   glyphs of each cell; share: the share right behind it (NaN = no graded row); total: problems before windowing
+    """
 
     text: pd.DataFrame
     share: pd.DataFrame
-
-    def window(self, first: int, count: int) -> ProblemGrid:
-        """Rows first .. first + count."""
-        return ProblemGrid(self.text.iloc[first : first + count], self.share.iloc[first : first + count])
+    total: int
 
 
 def problem_order(outcomes: pd.DataFrame) -> list[str]:
@@ -248,38 +248,37 @@ def problem_order(outcomes: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(outcomes.sort_values(["problem_index", "sample"])["problem_id"]))
 
 
-def problem_grid(outcomes: pd.DataFrame, arms: pd.DataFrame, show: Show) -> ProblemGrid:
-    """Grid of one panel's outcomes.
+def problem_grid(
+    outcomes: pd.DataFrame, arms: pd.DataFrame, show: Show = Show.ALL, window: slice = slice(None)
+) -> ProblemGrid:
+    """Grid of one panel's outcomes, hardest problem first.
 
     outcomes: cell_id, problem_id, problem_index, sample, verdict (one row per generation). Arms differ where their
-    shares right do.
+    shares right do. window: places of the problems wanted; glyphs are made for these alone.
     """
-    order = arm_order(arms)
     names = dict(zip(arms["cell_id"], arms["arm"], strict=True))
     rows = outcomes.assign(arm=outcomes["cell_id"].map(names), right=(outcomes["verdict"] == "correct").astype(float))
     graded = rows[~rows["verdict"].isin(["error", "ungraded"])]
-    problems = problem_order(rows)
+    columns = [arm for arm in arm_order(arms) if arm in set(rows["arm"])]
     share = graded.pivot_table(index="problem_id", columns="arm", values="right", aggfunc="mean")
-    share = share.reindex(index=problems, columns=[arm for arm in order if arm in set(rows["arm"])])
-    text = rows.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")
-    text = text.reindex(index=share.index, columns=share.columns).fillna("")
+    share = share.reindex(index=problem_order(rows), columns=columns)
     if show is Show.DIFFERING:
-        keep = share.max(axis=1) > share.min(axis=1)
+        share = share[share.max(axis=1) > share.min(axis=1)]
     elif show is Show.UNSOLVED:
-        keep = ~(share.min(axis=1) >= 1)
-    else:
-        keep = pd.Series(True, index=share.index)
+        share = share[~(share.min(axis=1) >= 1)]
     # stable, so that equally hard problems stay in the task's order
-    hardest = share[keep].mean(axis=1).sort_values(kind="stable", na_position="first").index
-    return ProblemGrid(text.loc[hardest], share.loc[hardest])
+    hardest = share.mean(axis=1).sort_values(kind="stable", na_position="first").index
+    shown = share.loc[hardest[window]]
+    part = rows[rows["problem_id"].isin(shown.index)]
+    text = part.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")
+    return ProblemGrid(text.reindex(index=shown.index, columns=columns).fillna(""), shown, len(share))
 
 
 def _outcome_text(outcomes: pd.Series) -> str:
     """`●` for one sample; `3/4 ● ✕` for several: right of all, then the glyphs that occur."""
-    present = [mark.glyph for name, mark in theme.OUTCOMES.items() if (outcomes == name).any()]
-    if len(outcomes) == 1:
-        return present[0]
-    return f"{int((outcomes == 'correct').sum())}/{len(outcomes)} {' '.join(present)}"
+    seen = list(outcomes)
+    glyphs = [mark.glyph for name, mark in theme.OUTCOMES.items() if name in seen]
+    return glyphs[0] if len(seen) == 1 else f"{seen.count('correct')}/{len(seen)} {' '.join(glyphs)}"
 
 
 def joined(facts: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

@@ -97,6 +97,7 @@ def outcomes() -> pd.DataFrame:
 def test_the_grid_is_hardest_first_and_counts_no_error_as_wrong(arms: pd.DataFrame, outcomes: pd.DataFrame) -> None:
     grid = frames.problem_grid(outcomes, arms, Show.ALL)
     assert list(grid.text.index) == ["p2", "p1", "p3", "p0"]
+    assert grid.total == 4
     assert grid.text.loc["p3", "random · prompt protected"] == "1/3 ● ✕ !"
     assert grid.share.loc["p3", "random · prompt protected"] == 0.5
     assert grid.text.loc["p3", "recent · prompt protected"] == "?"
@@ -106,6 +107,14 @@ def test_the_grid_is_hardest_first_and_counts_no_error_as_wrong(arms: pd.DataFra
 def test_the_grid_can_be_narrowed(arms: pd.DataFrame, outcomes: pd.DataFrame) -> None:
     assert list(frames.problem_grid(outcomes, arms, Show.DIFFERING).text.index) == ["p1"]
     assert list(frames.problem_grid(outcomes, arms, Show.UNSOLVED).text.index) == ["p2", "p1", "p3"]
+
+
+def test_a_window_of_the_grid_is_a_part_of_the_whole(arms: pd.DataFrame, outcomes: pd.DataFrame) -> None:
+    whole = frames.problem_grid(outcomes, arms)
+    part = frames.problem_grid(outcomes, arms, window=slice(1, 3))
+    pd.testing.assert_frame_equal(part.text, whole.text.iloc[1:3])
+    pd.testing.assert_frame_equal(part.share, whole.share.iloc[1:3])
+    assert part.total == 4
 
 
 def test_verdicts_of_unfinished_comparisons_are_never_counted() -> None:

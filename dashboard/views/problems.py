@@ -32,25 +32,23 @@ def main(state: session.Session) -> None:
     panel = parts.choose_panel(state)
     show = st.segmented_control("Show", list(frames.Show), default=frames.Show.ALL, required=True, key="show",
                                 bind="query-params")  # fmt: skip
-    outcomes = data.problems(state.store, state.stamp, tuple(frames.of_panel(state.arms, panel)["cell_id"]))
-    grid = frames.problem_grid(outcomes, state.arms, frames.Show(show))
+    cells = tuple(frames.of_panel(state.arms, panel)["cell_id"])
+    pages = max(1, -(-data.problems(state.store, state.stamp, cells)["problem_id"].nunique() // SHOWN))
+    first = 0
+    if pages > 1:
+        first = SHOWN * (st.number_input(f"Page (1 to {pages})", 1, pages, 1, key="page", bind="query-params") - 1)
+    grid = data.problem_grid(state.store, state.stamp, cells, frames.Show(show), first, SHOWN)
     if grid.text.empty:
         st.info(f"No problem of {panel.title} to show with this choice.", icon=":material/info:")
         return
-    total = len(grid.text)
-    first = 0
-    if total > SHOWN:
-        pages = -(-total // SHOWN)
-        first = SHOWN * (st.number_input(f"Page (1 to {pages})", 1, pages, 1, key="page", bind="query-params") - 1)
-    part = grid.window(first, SHOWN)
-    st.caption(f"{total:,} problems; showing {first + 1:,} to {first + len(part.text):,}.")
+    st.caption(f"{grid.total:,} problems; showing {first + 1:,} to {first + len(grid.text):,}.")
     plain = f" · {frames.RULES['prompt']}"
-    columns = {arm: st.column_config.TextColumn(arm.removesuffix(plain), help=arm) for arm in part.text.columns}
+    columns = {arm: st.column_config.TextColumn(arm.removesuffix(plain), help=arm) for arm in grid.text.columns}
     event = st.dataframe(
-        styled(part), on_select="rerun", selection_mode="single-cell", key="grid", width="stretch",
-        column_config={"_index": "problem", **columns}, height=min(36 * (len(part.text) + 1) + 4, 640),
+        styled(grid), on_select="rerun", selection_mode="single-cell", key="grid", width="stretch",
+        column_config={"_index": "problem", **columns}, height=min(36 * (len(grid.text) + 1) + 4, 640),
     )  # fmt: skip
-    open_selected(part, panel, event["selection"]["cells"])
+    open_selected(grid, panel, event["selection"]["cells"])
     marks = [(mark.glyph, mark.text) for mark in theme.OUTCOMES.values()]
     parts.glyphs(marks, "Shading: share right; white: no row yet. A policy without a rule is prompt protected.")
 
