@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from orchestrator.arms import Arm
@@ -12,9 +12,10 @@ from orchestrator.spec import JobSpec
 from policies.base import Needs
 from workers.api import EngineSpec
 
-# These cost every request of an engine memory or time, so only cells that need the same ones share it;
-# positions, order and all_layers cost nothing unless a policy uses them.
-_COSTLY = ("recent_queries", "attention", "calibration", "hidden_states", "token_ids", "slot_state")
+# Every engine that evicts keeps positions and can keep order, so only the other needs are asked of an engine. They cost
+# all its requests memory or time, and an engine may refuse them: cells share one only if they need the same.
+_EVERYWHERE = ("positions", "order")
+_ASKED = tuple(field.name for field in fields(Needs) if field.name not in _EVERYWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,10 @@ def engine_specs(job: JobSpec, tenants: Mapping[str, Tenant]) -> dict[str, Engin
 
 def _key(tenant: Tenant) -> object:
     needs = tenant.arm.policy.needs
-    costly = tuple(
-        bool(value) if name == "recent_queries" else value for name in _COSTLY for value in [getattr(needs, name)]
-    )
+    # A longer query window serves the shorter one.
+    asked = replace(needs, recent_queries=min(needs.recent_queries, 1))
     interval = tenant.arm.rule.budget.interval if tenant.arm.rule else 0
-    return tenant.model.ref, interval, costly
+    return tenant.model.ref, interval, tuple(getattr(asked, name) for name in _ASKED)
 
 
 def _spec(job: JobSpec, tenants: Sequence[Tenant]) -> EngineSpec:
@@ -71,6 +71,6 @@ def _spec(job: JobSpec, tenants: Sequence[Tenant]) -> EngineSpec:
 
 
 def _union(needs: Sequence[Needs]) -> tuple[tuple[str, Any], ...]:
-    """Needs that any tenant has, with the largest value, sorted by name; text needs are equal within a group."""
-    merged = {field.name: max(getattr(need, field.name) for need in needs) for field in fields(Needs)}
+    """What the tenants ask of their engine, sorted by name; only the query window may differ, the longest counts."""
+    merged = {name: max(getattr(need, name) for need in needs) for name in _ASKED}
     return tuple(sorted((name, value) for name, value in merged.items() if value))

@@ -21,7 +21,8 @@ class EngineSpec:
     keep_ceiling      largest keep any request of this engine may ask for, tokens; 0 = eviction plugin off (stock vLLM)
     interval          r in tokens; fixed per engine because block capacity depends on it
     max_prompt_tokens longest rendered prompt that will be sent; the pool check uses it
-    needs             names of the policies.base.Needs fields that must be provided, with values, sorted
+    needs             names of the policies.base.Needs fields that must be provided, with values, sorted; without
+                      positions and order, which every engine that evicts gives
     pool_blocks       KV blocks of the pool; None lets the engine decide from memory
     """
 
