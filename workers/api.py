@@ -107,7 +107,7 @@ class EvictionTrace:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One finished request. Times in seconds; finish_reason as vLLM names it ("stop" | "length" | "abort" | "error")."""
+    """One finished request, times in seconds; finish_reason as in vLLM ("stop" | "length" | "abort" | "error")."""
 
     request_id: str
     text: str
