@@ -10,7 +10,6 @@ from pathlib import Path
 from orchestrator.chunks import ChunkId
 
 _CHUNK = re.compile(r"s(\d{4,})-b(\d{5,})\.parquet")
-_GRADER = re.compile(r"(?P<grader>.+)-(?P<judge>[^-]+)-v(?P<version>\d+)")
 NO_JUDGE = "none"
 
 
@@ -24,15 +23,9 @@ class GraderKey:
 
     @property
     def name(self) -> str:
-        """Directory below grades/: `reasoner-none-v1`. A judge's `-` and `/` become `_`, so that it parses back."""
+        """Directory below grades/: `reasoner-none-v1`. `-` and `/` of a judge become `_`."""
         judge = re.sub(r"[^A-Za-z0-9_.]", "_", self.judge)
         return f"{self.grader}-{judge}-v{self.version}"
-
-    @classmethod
-    def parse(cls, name: str) -> GraderKey | None:
-        """The key of a directory name, or None for a directory that is no grader's."""
-        match = _GRADER.fullmatch(name)
-        return cls(match["grader"], int(match["version"]), match["judge"]) if match else None
 
 
 @dataclass(frozen=True, slots=True)

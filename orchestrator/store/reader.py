@@ -147,14 +147,12 @@ class Reader:
         """Files that could not be read, by name."""
         return tuple(self._skipped[path] for path in sorted(self._skipped))
 
-    def rows(
-        self, columns: Sequence[str] = SCALARS, cells: Iterable[str] | None = None, *, ungraded: bool = True
-    ) -> pd.DataFrame:
+    def rows(self, columns: Sequence[str] = SCALARS, cells: Iterable[str] | None = None) -> pd.DataFrame:
         """Generations joined with their latest grade, ordered by cell, problem and sample.
 
-        columns   names of COLUMNS; `text` and other COLD columns are read from the files of the cells asked for
-        cells     cell ids; None means all
-        ungraded  whether rows without a grade are wanted (their grade columns are null)
+        columns  names of COLUMNS; `text` and other COLD columns are read from the files of the cells asked for
+        cells    cell ids; None means all
+        Rows without a grade have null grade columns.
         Raises UserError for an unknown column. Integer and boolean columns have pandas' nullable dtypes.
         """
         for name in columns:
@@ -167,11 +165,11 @@ class Reader:
             listed = self._generation_files(wanted)
             source = "read_parquet($files, union_by_name = true)" if listed else _NO_COLD_ROWS
             parameters.update({"files": [str(path) for path in listed]} if listed else {})
-        conditions = ["true"] if ungraded else ["r.verdict IS NOT NULL"]
+        condition = "true"
         if wanted is not None:
-            conditions.append("g.cell_id IN (SELECT unnest($cells))")
+            condition = "g.cell_id IN (SELECT unnest($cells))"
             parameters["cells"] = wanted
-        query = _ROWS.format(columns=_select(columns), source=source, condition=" AND ".join(conditions))
+        query = _ROWS.format(columns=_select(columns), source=source, condition=condition)
         return self._frame(query, parameters)
 
     def cells(self) -> pd.DataFrame:
