@@ -10,7 +10,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import session
+from dashboard import data, guard, session, status
 from dashboard.command import HIDE_TEXTS
 from orchestrator.errors import UserError
 
@@ -51,6 +51,17 @@ def main(store: Path, show_texts: bool) -> None:
         st.title("Nothing to show yet")
         st.warning(str(error), icon=":material/info:")
         st.button("Look again", icon=":material/refresh:")
+        if guard.is_readable(store):
+            waiting(store, data.stamp(store))
+
+
+@st.fragment(run_every=status.EVERY_SECONDS)
+def waiting(store: Path, stamp: str) -> None:
+    """What is on its way, while a store has no rows; new files bring another look."""
+    status.failures(store)
+    status.engines(store)
+    if data.stamp(store) != stamp:
+        st.rerun(scope="app")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,15 @@ def check(store: Path) -> None:
     check_version(StorePaths(store))
 
 
+def is_readable(store: Path) -> bool:
+    """True for a store of this schema version, with or without rows."""
+    try:
+        check(store)
+    except UserError:
+        return False
+    return True
+
+
 def empty_text(store: Path, reader: Reader) -> str:
     """What a store without readable rows tells its reader."""
     skipped = reader.skipped

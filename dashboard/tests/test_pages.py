@@ -32,7 +32,8 @@ def words(app: AppTest) -> str:
 
 def cells_of(app: AppTest, label: str, rule: str) -> str:
     """Inner HTML of the first table row with this label and second line."""
-    head = f'<th scope="row">{label}<span class="eb-note">{rule}</span></th>'
+    note = f'<span class="eb-note">{rule}</span>' if rule else ""
+    head = f'<th scope="row">{label}{note}</th>'
     body = html(app)
     assert head in body, f"no row {label} / {rule}"
     return body.split(head, 1)[1].split("</tr>", 1)[0]
@@ -214,6 +215,18 @@ def test_an_empty_store_says_what_to_do(page: str, tmp_path: Path, open_app: Ope
     assert not app.exception
     assert "holds no rows yet" in words(app)
     assert "evictbench run" in words(app)
+
+
+def test_a_store_without_rows_shows_what_failed(tmp_path: Path, open_app: Open) -> None:
+    made = build_store(tmp_path / "store", [])
+    campaign = made.campaign("demo")
+    for block in range(3):
+        campaign.record_attempt(ChunkId("c0ffee", 0, block), 1, {"reason": "no space left", "cause": "retryable"})
+    campaign.record_attempt(ChunkId("c0ffee", 0, 0), 2, {"reason": "no space left", "cause": "retryable"})
+    app = open_app(made.paths.root)
+    assert not app.exception
+    assert '<td class="">3</td>' in cells_of(app, "c0ffee", "")
+    assert "no space left" in html(app)
 
 
 def test_a_missing_store_says_what_to_do(tmp_path: Path, open_app: Open) -> None:
