@@ -61,6 +61,8 @@ class Benchmark:
     def __post_init__(self) -> None:
         if self.data_file and self.mini:
             raise UserError(f"task '{self.name}': give either data_file or mini, not both.")
+        if self.mini and not (MINI_DIR / f"{self.name}.jsonl").is_file():
+            raise UserError(f"task '{self.name}' has no mini set; give data_file.")
 
     @property
     def revision(self) -> str:
@@ -90,6 +92,10 @@ class Benchmark:
         """As Task.grade."""
         return self.grade_text(problem.gold, text, finish_reason)
 
+    def kept(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row belongs to the set."""
+        return True
+
     def item(self, row: Mapping[str, Any], place: str) -> Problem:
         """One row as a problem; sets with other fields override it. Raises UserError naming place and field."""
         question, gold = text_field(row, "problem", place), text_field(row, "answer", place)
@@ -106,7 +112,7 @@ class Benchmark:
 
     @cached_property
     def _items(self) -> tuple[Problem, ...]:
-        items = [self.item(row, place) for file in self._files() for place, row in read_rows(file)]
+        items = [self.item(row, place) for file in self._files() for place, row in read_rows(file) if self.kept(row)]
         if not items:
             raise UserError(f"task '{self.name}': {self.data_file or 'its data'} holds no problem.")
         seen: dict[str, int] = {}
