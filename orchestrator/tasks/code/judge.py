@@ -107,9 +107,8 @@ def _function(code: str, item: Item, limits: Limits, level: str) -> list[Status]
 
 
 def _value_status(process: sandbox.Process, reply: bytes | None, case: Case) -> Status:
-    if reply is None:
-        status = process.popen.poll()
-        late = status is None or _killed_by(status, SIGXCPU) or _killed_by(status, SIGKILL)
+    if not reply:
+        late = reply is None or any(_killed_by(process.status(), number) for number in (SIGXCPU, SIGKILL))
         return Status.TIME_LIMIT if late else Status.RUNTIME_ERROR
     try:
         answer = json.loads(reply)

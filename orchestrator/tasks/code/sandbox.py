@@ -88,6 +88,13 @@ class Process:
     replies: int | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
+    def status(self, seconds: float = 5.0) -> int:
+        """Exit status of a program that closed its reply channel; one that lives on all the same counts as killed."""
+        try:
+            return self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return -signal.SIGKILL
+
     def close(self) -> None:
         """Kill what is left; with the first process of its namespace the kernel kills all others."""
         first = _children(self.popen.pid)
@@ -275,7 +282,7 @@ def _collect(process: Process, limits: Limits) -> Ended:
 
 
 def ask(process: Process, request: bytes, seconds: float) -> bytes | None:
-    """One request line, one reply line; None when the program ended or took too long."""
+    """One request line, one reply line; empty when the program ended, None when it took too long."""
     assert process.requests is not None
     assert process.replies is not None
     with contextlib.suppress(BrokenPipeError):
@@ -296,7 +303,7 @@ def _read_line(process: Process, replies: int, seconds: float) -> bytes | None:
                 if key.fd == replies:
                     line += data
                     if not data:
-                        return bytes(line) or None
+                        return bytes(line)
                     if line.endswith(b"\n"):
                         return bytes(line)
                 elif not data:
