@@ -26,7 +26,7 @@ def failures(store: Path) -> None:
             [
                 tables.Cell(theme.count(row["chunks"])),
                 tables.Cell(row["cause"], "text"),
-                tables.Cell(row["reason"], "wrap"),
+                tables.Cell(row["reason"], "text wrap"),
             ],
         )
         for row in found.to_dict("records")
