@@ -35,7 +35,7 @@ class Site:
     root: Path
     limit: int = 24
     policies: str = "full, random, recent"
-    max_tokens: int = 300
+    max_tokens: int = 200
     kind: str = "simulated"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
