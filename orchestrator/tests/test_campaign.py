@@ -38,9 +38,9 @@ def test_submitting_records_the_job_and_says_nothing_the_first_time(site: Site) 
     assert files.plan().num_rows == 3
     assert files.environment()["packages"]["evictbench"]
     site.policies = "random"
-    site.max_tokens = 200
+    site.max_tokens = 100
     changes = campaign.submit(campaign.prepare(site.job))
-    assert "sampling.max_tokens: 300 -> 200" in changes
+    assert "sampling.max_tokens: 200 -> 100" in changes
     assert changes[-1] == "1 new cells, 0 as before, 3 no longer in the job (their rows stay in the store)"
 
 
