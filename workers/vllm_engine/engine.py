@@ -67,6 +67,10 @@ class VllmEngine:
             )
         if self._settings is None:
             restore_backend()
+        if current_platform.is_cpu() and torch.cpu._is_amx_tile_supported():
+            # Linux grants the tile registers on request. oneDNN asks when a batch is large enough to use them; a batch of
+            # one row, as the self-check is, reaches the attention kernel first and dies of an illegal instruction.
+            torch.cpu._init_amx()
         self._vllm = _guard("start", lambda: LLMEngine.from_engine_args(engine_args(self._spec)), fatal=True)
         config = self._vllm.vllm_config.model_config
         self._heads = config.get_num_layers(self._vllm.vllm_config.parallel_config) * config.get_total_num_kv_heads()
