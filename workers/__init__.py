@@ -1,1 +1,1 @@
-"""Engines: the contract (`api`), the vLLM engine with the eviction plugin, the dense reference and the simulated engine."""
+"""Engines: the contract (`api`), vLLM with the eviction plugin, the dense reference and the simulated engine."""

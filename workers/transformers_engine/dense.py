@@ -50,7 +50,13 @@ class DenseReference:
 
     @torch.inference_mode()
     def generate(
-        self, prompt: tuple[int, ...], eviction: Eviction | None, interval: int, max_tokens: int, *, ignore_end: bool = False
+        self,
+        prompt: tuple[int, ...],
+        eviction: Eviction | None,
+        interval: int,
+        max_tokens: int,
+        *,
+        ignore_end: bool = False,
     ) -> DenseResult:
         """Greedy tokens of one request; `interval` in tokens as in EngineSpec."""
         result, cache = DenseResult(), DynamicCache()
@@ -150,6 +156,8 @@ class _Request:
             np.array([self._keep]), np.array([self._prot]), np.array([start]), self._interval,
         )  # fmt: skip
         index = torch.from_numpy(victims[0])[..., None]
-        result.crc ^= int(victim_crc(np.array([n]), self._layers, self._heads, self.table.gather(2, index)[None, ..., 0])[0])
+        result.crc ^= int(
+            victim_crc(np.array([n]), self._layers, self._heads, self.table.gather(2, index)[None, ..., 0])[0]
+        )
         self.table.scatter_(2, index, n)
         result.events += 1

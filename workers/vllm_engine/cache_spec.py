@@ -68,8 +68,8 @@ class EvictingManager(FullAttentionManager):
         pool, need = self.block_pool.num_gpu_blocks - 1, kv_cache_spec.request_blocks(kv_cache_spec.max_prompt_tokens)
         if need > pool:
             raise ValueError(
-                f"one request of {kv_cache_spec.max_prompt_tokens} prompt tokens with keep {kv_cache_spec.keep_ceiling} "
-                f"and interval {kv_cache_spec.interval} needs {need} blocks of {self.block_size} tokens, the pool has "
+                f"one request of {kv_cache_spec.max_prompt_tokens} prompt tokens with keep {kv_cache_spec.keep_ceiling}"
+                f" and interval {kv_cache_spec.interval} needs {need} blocks of {self.block_size} tokens, the pool has "
                 f"{pool}: raise the pool or lower keep, interval or the prompt length"
             )
 

@@ -86,7 +86,7 @@ class CpuEviction:
         self._cache, self._request_ids = cache, request_ids
 
     def rewrite(self, common: CommonAttentionMetadata) -> CommonAttentionMetadata:
-        """Run the step's events; replace lengths (in a tensor of our own: the sampler reads vLLM's) and slots (in place)."""
+        """Run the step's events; replace lengths (in our own tensor: the sampler reads vLLM's) and slots (in place)."""
         starts = common.query_start_loc_cpu.numpy()
         query_lens = np.diff(starts).astype(np.int64)
         computed = common.seq_lens.numpy() - query_lens

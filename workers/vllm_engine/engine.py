@@ -68,8 +68,8 @@ class VllmEngine:
         if self._settings is None:
             restore_backend()
         if current_platform.is_cpu() and torch.cpu._is_amx_tile_supported():
-            # Linux grants the tile registers on request. oneDNN asks when a batch is large enough to use them; a batch of
-            # one row, as the self-check is, reaches the attention kernel first and dies of an illegal instruction.
+            # Linux grants the tile registers on request. oneDNN asks when a batch is large enough to use them; a batch
+            # of one row, as the self-check is, reaches the attention kernel first and dies of an illegal instruction.
             torch.cpu._init_amx()
         self._vllm = _guard("start", lambda: LLMEngine.from_engine_args(engine_args(self._spec)), fatal=True)
         config = self._vllm.vllm_config.model_config
@@ -218,7 +218,7 @@ class VllmEngine:
         return self._started().collective_rpc("evictbench_pop_traces", args=(names,))
 
     def _attest(self) -> dict[str, str]:
-        """Check the classes in place, then run one request that must evict as the formula says. Raises PolicyNotActive."""
+        """Check the classes, then run one request that must evict as the formula says. Raises PolicyNotActive."""
         vllm, spec = self._started(), self._spec
         found: dict[str, str] = vllm.collective_rpc("evictbench_describe")[0]
         core: Any = vllm.engine_core

@@ -21,7 +21,7 @@ from policies.select import select
 from policies.view import CacheView
 from workers.vllm_engine.physical import physical_slots
 from workers.vllm_engine.settings import EngineSettings
-from workers.vllm_engine.state import Batch, RequestState, Requests
+from workers.vllm_engine.state import Batch, Requests, RequestState
 
 Rows = tuple[torch.Tensor, torch.Tensor]
 """Keys and values [L, H, slots, D]."""
@@ -96,7 +96,8 @@ class EvictionCore:
         if (cached > batch.limit).any():
             worst = int(np.argmax(cached - batch.limit))
             raise RuntimeError(
-                f"request {batch.request_ids[worst]!r} holds {cached[worst]} tokens, its blocks allow {batch.limit[worst]}"
+                f"request {batch.request_ids[worst]!r} holds {cached[worst]} tokens, "
+                f"its blocks allow {batch.limit[worst]}"
             )
         np.maximum.at(requests.peak, batch.rows, cached)
         np.maximum.at(requests.newest, batch.rows, computed + query_lens - 1)

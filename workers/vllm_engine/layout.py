@@ -1,8 +1,8 @@
 """Where the elements of a cached row lie in vLLM's CPU cache, read from behaviour and used for moves and gathers.
 
 The CPU kernels pack K (and with AMX also V) differently per instruction set, and the packing is nowhere documented.
-So the packing is measured: known rows are written through vLLM's own writer and found again. Every packing met so far is
-separable, offset(slot, element) = slot part + element part, which is checked.
+So the packing is measured: known rows are written through vLLM's own writer and found again. Every packing met so far
+is separable, offset(slot, element) = slot part + element part, which is checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fold_heads(kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def write_rows(
     layer: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, folded_slots: torch.Tensor
 ) -> None:
-    """Write key, value [T, H, D] of one layer; folded_slots [T * H] int64 = (block * H + head) * block_size + offset."""
+    """Write key, value [T, H, D] of a layer; folded_slots [T * H] int64 = (block * H + head) * block_size + offset."""
     key_cache, value_cache = fold_heads(kv_cache)
     tokens, heads, size = key.shape
     ops.cpu_attn_reshape_and_cache(
@@ -87,7 +87,7 @@ class CacheRows:
     """Rows of every layer's cache, addressed as (layer, KV head, logical block of a request, slot)."""
 
     def __init__(self, layers: Sequence[torch.Tensor], packing: RowPacking) -> None:
-        """`layers`: kv_cache tensors [blocks, H, block, 2 D] in layer order. Raises RuntimeError on separate storages."""
+        """`layers`: kv_cache tensors [blocks, H, block, 2 D] in order. Raises RuntimeError on separate storages."""
         storage = layers[0].untyped_storage()
         if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in layers):
             raise RuntimeError("vLLM allocated the layers' caches in separate storages; one is expected")

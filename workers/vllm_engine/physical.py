@@ -51,7 +51,7 @@ class Lengths:
         return n >= self.start and (n - self.start) % self.interval == 0
 
     def events(self, cached: int) -> int:
-        """Events (in place: overwritten tokens) once `cached` tokens were written: the prompt and all outputs but the last."""
+        """Events (in place: overwritten tokens) once `cached` tokens were written: prompt and outputs but the last."""
         newest = cached - 1
         if newest < self.start:
             return 0

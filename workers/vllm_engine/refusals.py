@@ -18,7 +18,7 @@ def refuse_config(config: Any) -> None:
 
 
 def refuse_specs(specs: Mapping[str, Any]) -> None:
-    """Raises SettingsError unless every layer is plain full attention with one shape; KV-sharing layers have no spec."""
+    """Raises SettingsError unless all layers are plain full attention of one shape; KV-sharing layers have no spec."""
     bad = {name: type(spec).__name__ for name, spec in specs.items() if type(spec) is not FullAttentionSpec}
     if bad:
         name, kind = next(iter(bad.items()))

@@ -1,4 +1,4 @@
-"""What the plugin is told: once per engine in additional_config, once per request in extra_args (contracts.md section 3).
+"""What the plugin is told: per engine in additional_config, per request in extra_args (contracts.md section 3).
 
 Standard library only: the scheduler process, every worker and the engine's caller read settings through this module.
 """

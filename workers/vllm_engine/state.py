@@ -81,7 +81,7 @@ class Requests:
         self._batch: Batch | None = None
 
     def add(self, request_id: str, prompt: int, admitted: int, extra_args: Mapping[str, Any] | None) -> None:
-        """Admit a request, or admit a preempted one again with its outputs as part of `admitted`. Raises SettingsError."""
+        """Admit a request, or a preempted one again with its outputs as part of `admitted`. Raises SettingsError."""
         old = self._states.pop(request_id, None)
         if old is not None:
             self._free.append(old.row)
