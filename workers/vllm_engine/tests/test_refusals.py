@@ -1,0 +1,77 @@
+"""Every option that eviction cannot run beside is refused by name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+from workers.vllm_engine.refusals import refuse_config, refuse_specs
+from workers.vllm_engine.settings import SettingsError
+
+
+def config() -> SimpleNamespace:
+    """The fields of a plain VllmConfig that refusals read."""
+    return SimpleNamespace(
+        speculative_config=None,
+        kv_transfer_config=None,
+        kv_events_config=None,
+        parallel_config=SimpleNamespace(
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            enable_dbo=False,
+            pipeline_parallel_size=1,
+            tensor_parallel_size=1,
+        ),
+        cache_config=SimpleNamespace(kv_offloading_size=None, cache_dtype="auto"),
+        scheduler_config=SimpleNamespace(enable_chunked_prefill=False),
+        model_config=SimpleNamespace(
+            runner_type="generate", is_encoder_decoder=False, use_mla=False, get_total_num_kv_heads=lambda: 10
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("speculative_config", object(), "speculative decoding"),
+        ("kv_transfer_config", object(), "KV connector"),
+        ("kv_events_config", SimpleNamespace(enable_kv_cache_events=True), "KV events"),
+        ("cache_config.kv_offloading_size", 4.0, "KV offloading"),
+        ("cache_config.cache_dtype", "fp8", "'fp8'"),
+        ("parallel_config.decode_context_parallel_size", 2, "decode context parallelism"),
+        ("parallel_config.prefill_context_parallel_size", 2, "prefill context parallelism"),
+        ("parallel_config.enable_dbo", True, "dual-batch overlap"),
+        ("parallel_config.pipeline_parallel_size", 2, "pipeline parallelism"),
+        ("parallel_config.tensor_parallel_size", 4, "does not divide 10 KV heads"),
+        ("scheduler_config.enable_chunked_prefill", True, "chunked prefill"),
+        ("model_config.runner_type", "pooling", "'pooling'"),
+        ("model_config.is_encoder_decoder", True, "encoder-decoder"),
+        ("model_config.use_mla", True, "latent attention"),
+    ],
+)
+def test_each_conflict_is_named(path: str, value: Any, says: str) -> None:
+    given = config()
+    refuse_config(given)
+    *parents, leaf = path.split(".")
+    target: Any = given
+    for parent in parents:
+        target = getattr(target, parent)
+    setattr(target, leaf, value)
+    with pytest.raises(SettingsError, match=says):
+        refuse_config(given)
+
+
+def test_layers_must_be_plain_full_attention_of_one_shape() -> None:
+    shape: dict[str, Any] = {"block_size": 32, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
+    plain = FullAttentionSpec(**shape)
+    refuse_specs({"a": plain, "b": plain})
+    with pytest.raises(SettingsError, match=r"1 of 2 are not, first 'b' \(SlidingWindowSpec\)"):
+        refuse_specs({"a": plain, "b": SlidingWindowSpec(**shape, sliding_window=64)})
+    with pytest.raises(SettingsError, match="without a window"):
+        refuse_specs({"a": FullAttentionSpec(**shape, sliding_window=64)})
+    with pytest.raises(SettingsError, match="equal shape"):
+        refuse_specs({"a": plain, "b": FullAttentionSpec(**(shape | {"num_kv_heads": 4}))})
