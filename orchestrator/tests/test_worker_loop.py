@@ -16,6 +16,7 @@ from orchestrator.messages import Assignment, Cause, Order, Release, Report, Wor
 from orchestrator.store.writer import Store
 from orchestrator.tests.doubles import CELL, QUICK, SPEC, create, work
 from orchestrator.worker_loop import WorkerLoop, judge
+from workers.api import Generation
 from workers.simulated import SimulatedEngine
 
 
@@ -197,7 +198,7 @@ def test_judge_accepts_full_rows_without_trace_and_refuses_aborted_ones() -> Non
     row = work(0).rows[0]
     plain = replace(row, request=replace(row.request, eviction=None))
     engine.submit([plain.request])
-    generations = []
+    generations: list[Generation] = []
     while not generations:
         generations = engine.step()
     (generation,) = generations

@@ -40,7 +40,7 @@ class EvictingAttentionSpec(FullAttentionSpec):
     def merge(cls, specs: list[Self]) -> Self:
         """One spec of a group's layers; the base rebuilds only the fields it knows."""
         assert len({(s.keep_ceiling, s.interval, s.max_prompt_tokens) for s in specs}) == 1
-        return cls.of(FullAttentionSpec.merge(specs), specs[0].settings)  # type: ignore[arg-type]
+        return cls.of(FullAttentionSpec.merge(specs), specs[0].settings)
 
     @property
     def settings(self) -> EngineSettings:

@@ -33,7 +33,7 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
     return EngineArgs(
         model=spec.model,
         revision=spec.revision or None,
-        dtype=spec.dtype,  # type: ignore[arg-type]
+        dtype=spec.dtype,
         max_model_len=spec.max_model_len,
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=max(spec.max_model_len, spec.max_num_seqs * spec.max_prompt_tokens),
@@ -47,7 +47,7 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
         enforce_eager=True,
         disable_log_stats=False,
         seed=0,
-        **(plugin if settings else {}),  # type: ignore[arg-type]
+        **(plugin if settings else {}),
     )
 
 

@@ -72,7 +72,9 @@ class EvictionCore:
         self.layers, self.heads = tuple(layers), tuple(heads)
         self.requests = Requests(settings, len(self.layers), len(self.heads), max_requests)
         self._layer_index, self._head_index = np.array(self.layers, np.int64), np.array(self.heads, np.int64)
-        self._shrink_policy = build("random", {})
+        shrink_policy = build("random", {})
+        assert isinstance(shrink_policy, Scorer)
+        self._shrink_policy: Scorer = shrink_policy
 
     def step(
         self,
@@ -131,8 +133,8 @@ class EvictionCore:
         if lengths.in_place:
             policy, recent, order = self._shrink_policy, lengths.interval, True
         else:
+            assert isinstance(state.policy, Scorer)
             policy, recent, order = state.policy, state.eviction.recent, state.policy.needs.order
-        assert isinstance(policy, Scorer)
         view = GatheredView(
             shape=(len(self.layers), len(self.heads), slots),
             prot=prot,
