@@ -17,7 +17,8 @@ def held(rows: pd.DataFrame) -> pd.DataFrame:
     """Share of tokens still held at the end, per cell and age bin.
 
     rows: cell_id, n_prompt, n_output, age_histogram (one row per generation). Returns cell_id, age_from, age, held,
-    rows; bins beyond the longest generation are left out, and so are cells whose histograms are empty.
+    rows; the newest token (always held) and bins beyond the longest generation are left out, and so are cells whose
+    histograms are empty.
     """
     lines = []
     for cell_id, mine in rows.groupby("cell_id", sort=False):
@@ -27,10 +28,9 @@ def held(rows: pd.DataFrame) -> pd.DataFrame:
         pairs = counts[0] / tokens[0] if tokens[0] else 0.0
         if pairs <= 0:
             continue
-        present = np.flatnonzero(tokens)
         lines += [
-            (cell_id, 2 ** int(b), age_label(int(b)), float(counts[b] / (tokens[b] * pairs)), len(mine))
-            for b in present
+            (cell_id, age_from(int(b)), age_label(int(b)), float(counts[b] / (tokens[b] * pairs)), len(mine))
+            for b in np.flatnonzero(tokens)[1:]
         ]
     return pd.DataFrame(lines, columns=["cell_id", "age_from", "age", "held", "rows"])
 
@@ -50,11 +50,11 @@ def law(rows: pd.DataFrame) -> pd.DataFrame:
         prot = protected_tokens(Protection(row["protection"]), prompt, int(row["n_sink"]))
         keep = effective_keep(budget, prompt, prot, Overflow(row["overflow_mode"]))
         shares = survival(length, prompt, keep, prot, budget)
-        bins = age_bins(np.arange(length, 0, -1))
+        bins = age_bins(np.arange(length - 1, -1, -1))
         kept += np.bincount(bins, weights=shares, minlength=64)
         tokens += np.bincount(bins, minlength=64)
-    present = np.flatnonzero(tokens)
-    return pd.DataFrame({"age_from": 2**present, "held": kept[present] / tokens[present]})
+    present = np.flatnonzero(tokens)[1:]
+    return pd.DataFrame({"age_from": [age_from(int(b)) for b in present], "held": kept[present] / tokens[present]})
 
 
 def survival(length: int, admitted: int, keep: int, prot: int, budget: Budget) -> Floats:
@@ -76,20 +76,25 @@ def survival(length: int, admitted: int, keep: int, prot: int, budget: Budget) -
 
 
 def tokens_per_bin(lengths: npt.NDArray[np.int64], bins: int) -> npt.NDArray[np.int64]:
-    """Tokens of all rows by age bin: a row of length n has one token of each age 1 .. n."""
-    edges = 2 ** np.arange(bins + 1, dtype=np.int64)
-    below = np.minimum(lengths[:, None], edges[None, :] - 1)
-    return np.diff(below, axis=1).sum(axis=0)
+    """Tokens of all rows by age bin: a row of length n has one token of each age 0 .. n - 1."""
+    edges = np.concatenate(([0], 2 ** np.arange(bins, dtype=np.int64)))
+    return np.diff(np.minimum(lengths[:, None], edges[None, :]), axis=1).sum(axis=0)
 
 
 def age_bins(ages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Bin of each age: floor(log2(age)); the newest token has age 1."""
-    return np.frexp(ages)[1].astype(np.int64) - 1
+    """Bin of each age, as in policies.retention.age_histogram: 0 for the newest token, else floor(log2(age)) + 1."""
+    return np.frexp(ages)[1].astype(np.int64)
+
+
+def age_from(index: int) -> int:
+    """Smallest age of a bin: 0, 1, 2, 4, ..."""
+    return 2**index // 2
 
 
 def age_label(index: int) -> str:
-    """`1`, `2–3`, `4–7`, ..."""
-    return "1" if index == 0 else f"{2**index:,}–{2 ** (index + 1) - 1:,}"
+    """`0`, `1`, `2–3`, `4–7`, ..."""
+    first, last = age_from(index), 2**index - 1
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"
 
 
 def _cached_lengths(rows: pd.DataFrame) -> npt.NDArray[np.int64]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard import survival
 from policies.budget import Budget
-
-AGE_BINS = 32
+from policies.retention import AGE_BINS, age_histogram
 
 
 @given(
@@ -50,20 +50,31 @@ def test_nothing_is_lost_before_the_first_event() -> None:
 def test_every_token_is_in_one_bin(lengths: list[int]) -> None:
     counted = np.zeros(AGE_BINS, dtype=int)
     for length in lengths:
-        counted += np.bincount(survival.age_bins(np.arange(1, length + 1)), minlength=AGE_BINS)
+        counted += np.bincount(survival.age_bins(np.arange(length)), minlength=AGE_BINS)
     assert survival.tokens_per_bin(np.array(lengths), AGE_BINS).tolist() == counted.tolist()
+
+
+def test_bins_are_those_of_the_trace() -> None:
+    """A cache that lost nothing holds every token of every age, by the histogram that workers write."""
+    heads, lengths = 16, (1, 2, 5, 1061)
+    histograms = [[heads * n for n in age_histogram(torch.arange(length))] for length in lengths]
+    rows = pd.DataFrame({"cell_id": "c", "n_prompt": 1, "n_output": list(lengths), "age_histogram": histograms})
+    table = survival.held(rows)
+    assert (table["held"] == 1).all()
+    assert table["age_from"].tolist() == [2**b for b in range(11)]
+    assert table["age"].iloc[-1] == "1,024–2,047"
 
 
 def test_held_inverts_a_histogram_of_known_shares() -> None:
     pairs, length = 6, 100
     tokens = survival.tokens_per_bin(np.array([length]), AGE_BINS)
-    wanted = np.array([1.0, 1.0, 0.5, 0.25, 0.125, 0.5, 1.0] + [0.0] * 25)
+    wanted = np.array([1.0, 1.0, 1.0, 0.5, 0.25, 0.125, 0.5, 1.0] + [0.0] * 24)
     rows = pd.DataFrame(
         {"cell_id": ["c", "c"], "n_prompt": [41, 41], "n_output": [60, 60],
          "age_histogram": [tokens * pairs * wanted] * 2}
     )  # fmt: skip
     table = survival.held(rows)
-    assert table["held"].tolist() == pytest.approx(wanted[:7])
+    assert table["held"].tolist() == pytest.approx(wanted[1:8])
     assert table["age"].tolist() == ["1", "2–3", "4–7", "8–15", "16–31", "32–63", "64–127"]
     assert set(table["rows"]) == {2}
 
@@ -80,4 +91,4 @@ def test_the_law_averages_rows_by_age() -> None:
     table = survival.law(pd.DataFrame([row, row]))
     one = survival.survival(1000, 40, 264, 40, Budget(264, 16, 16))[::-1]
     assert table["age_from"].tolist() == [2**b for b in range(10)]
-    assert table["held"].iloc[4] == pytest.approx(one[15:31].mean())
+    assert table["held"].iloc[4] == pytest.approx(one[16:32].mean())
