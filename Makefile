@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv smollm2 demo dashboard test lint imports format bench lock clean
+.PHONY: help venv smollm2 demo dashboard pictures test lint imports format bench lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ demo: $(READY)  ## run jobs/demo.yaml for real on this machine, then print its r
 
 dashboard: $(READY)  ## browse the rows of STORE (./store) in a browser
 	$(BIN)/evictbench dashboard $(STORE)
+
+pictures: $(READY)  ## take the README's pictures of STORE again, into docs/img
+	$(BIN)/python -m dashboard.pictures $(STORE) docs/img
 
 test: lint  ## everything a change must pass: lint, then all tests
 	$(BIN)/pytest

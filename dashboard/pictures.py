@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 MAX_BYTES = 200_000
-WIDTH, HEIGHT = 1400, 900
+WIDTH, HEIGHT = 1400, 1200
+# The sidebar needs this much.
+MIN_HEIGHT, MARGIN = 860, 32
 PAGES = ("overview", "accuracy", "differences", "problems", "transcript", "retention")
 
 
@@ -33,14 +35,27 @@ def compressed(png: bytes) -> bytes:
     return out.getvalue()
 
 
+def content_height(page: Page) -> float:
+    """CSS pixels from the top of the window to the end of the page's lowest element."""
+    elements = page.locator('[data-testid="stMainBlockContainer"] [data-testid="stElementContainer"]')
+    return float(elements.evaluate_all("all => Math.max(0, ...all.map(e => e.getBoundingClientRect().bottom))"))
+
+
 def take(page: Page, address: str, folder: Path) -> list[Path]:
-    """Write one picture per page of PAGES, as large as the browser's window, into the folder; returns the files."""
+    """Write one picture per page of PAGES into the folder; returns the files.
+
+    A picture ends where the page ends, or with the window where the page is longer.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    window = page.viewport_size
+    assert window is not None
     files = []
     for name in PAGES:
         browser.visit(page, f"{address}/{'' if name == 'overview' else name}")
         files.append(folder / f"{name}.png")
-        files[-1].write_bytes(compressed(page.screenshot()))
+        height = min(window["height"], max(MIN_HEIGHT, content_height(page) + MARGIN))
+        clip = {"x": 0, "y": 0, "width": window["width"], "height": height}
+        files[-1].write_bytes(compressed(page.screenshot(clip=clip)))  # type: ignore[arg-type]
     return files
 
 
@@ -48,7 +63,7 @@ def take(page: Page, address: str, folder: Path) -> list[Path]:
 @click.argument("store", type=click.Path(path_type=Path))
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--width", default=WIDTH, show_default=True, help="Window width, pixels.")
-@click.option("--height", default=HEIGHT, show_default=True, help="Window height, pixels.")
+@click.option("--height", default=HEIGHT, show_default=True, help="Largest height, pixels.")
 def main(store: Path, folder: Path, width: int, height: int) -> None:
     """Take one picture of every page shown in the README from STORE into FOLDER."""
     try:
