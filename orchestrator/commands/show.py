@@ -102,7 +102,8 @@ def _table(title: str, facts: dict[str, Any]) -> Table:
     table.add_column(style="dim", no_wrap=True, min_width=_NAME_WIDTH)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, Text("-" if value is None else printable(str(value))))
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        table.add_row(name, Text("-" if value in (None, "") else printable(shown)))
     return table
 
 
