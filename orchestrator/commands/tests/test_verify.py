@@ -12,8 +12,8 @@ from orchestrator.commands.verify import command, kinds
 from orchestrator.errors import UserError
 
 CASES = [
-    {"id": "right", "grader": "digits", "gold": "42", "response": "\\boxed{42}", "expected": True},
-    {"id": "wrong", "grader": "digits", "gold": "42", "response": "\\boxed{41}", "expected": True},
+    {"id": "right", "grader": "integer", "gold": "42", "response": "\\boxed{42}", "expected": True},
+    {"id": "wrong", "grader": "integer", "gold": "42", "response": "\\boxed{41}", "expected": True},
 ]
 
 
