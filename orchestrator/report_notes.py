@@ -71,7 +71,8 @@ def reading(differences: pd.DataFrame, question: Question) -> Iterable[str]:
     family = {"model": "of one model", "task": "of one model and task", "all": "of the store"}[question.family]
     yield (
         "n: problems×samples. Sign and sign-flip p are exact and decide nothing; Holm p corrects the flip p over the "
-        f"arms {family}, full apart. detects: difference found with 80 % probability at this size and spread."
+        f"arms {family}, full apart. detects: difference found with 80 % probability at this size and spread, "
+        "- where no spread was seen."
     )
     if question.rule.margin is not None:
         yield f"equivalent: the 90 % interval lies within {figures.points(question.rule.margin)} points of 0."

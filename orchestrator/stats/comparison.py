@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from orchestrator.stats import bootstrap, power, signs
 from orchestrator.stats.intervals import Interval
 from orchestrator.stats.paired import Paired
@@ -17,7 +19,8 @@ class Comparison:
 
     judgement   the verdict with the interval that decides
     t, percentile  both 95 % intervals, whichever decides
-    detectable  smallest difference found with 80 % probability at this size and spread
+    detectable  smallest difference found with 80 % probability at this size and spread; NaN where all d_i are equal,
+                since a spread that was not seen is not a spread of 0
     problems_needed  problems at which the measured difference would be detectable; None where it is 0
     sample_factor  multiple of the samples that would do it on the same problems; None where no number does
     """
@@ -45,6 +48,8 @@ def compare(paired: Paired, rule: Rule = OURS) -> Comparison:
     exact = bootstrap.distribution(paired)
     flip = signs.sign_flip_test(paired)
     wins, losses, ties = paired.signs
+    # Counted on the exact fractions: the sd of equal floats need not be exactly 0.
+    spread = len(np.unique(paired.numerators)) > 1
     return Comparison(
         n_problems=paired.n,
         samples_a=int(paired.samples_a.sum()),
@@ -59,7 +64,7 @@ def compare(paired: Paired, rule: Rule = OURS) -> Comparison:
         wins=wins,
         losses=losses,
         ties=ties,
-        detectable=power.detectable_difference(paired.sd, paired.n, rule.alpha),
+        detectable=power.detectable_difference(paired.sd, paired.n, rule.alpha) if spread else math.nan,
         problems_needed=power.problems_needed(paired.sd, paired.mean, rule.alpha),
         sample_factor=power.sample_factor(paired.sd, paired.within, paired.n, paired.mean),
     )

@@ -77,6 +77,19 @@ def test_nothing_common_is_a_comparison_without_numbers() -> None:
     assert nothing.problems_needed is None
 
 
+@pytest.mark.parametrize("counts", [(0, 0, 50), (0, 50, 0)])
+def test_no_spread_detects_nothing_that_could_be_named(counts: tuple[int, int, int]) -> None:
+    assert math.isnan(compare(binary(*counts)).detectable)
+    assert compare(binary(1, 0, 49)).detectable > 0
+
+
+def test_equal_thirds_are_no_spread_though_their_sd_rounds() -> None:
+    threes = np.full(20, 3)
+    paired = pair(np.tile([2, 3], 10), threes, np.tile([1, 2], 10), threes)
+    assert paired.sd > 0
+    assert math.isnan(compare(paired).detectable)
+
+
 def test_one_sample_per_problem_uses_wilson() -> None:
     found = accuracy(np.array([1, 1, 0, 1]), np.ones(4, dtype=np.int64))
     reference = stats.binomtest(3, 4).proportion_ci(method="wilson")
