@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from orchestrator.chunks import ChunkId, Row, Work
+from orchestrator.environment import git_revision
 from orchestrator.messages import NOTHING, Assignment, Cause, Order, Release, Report, WorkerState, capacity
 from orchestrator.store.rows import generation_row
 from workers.api import Engine, EngineSpec, Generation, Provenance
@@ -130,8 +131,10 @@ class WorkerLoop:
         engine: Engine | None = None
         try:
             engine = create(self._spec)
-            # Rows name the worker, as live files and logs do.
-            provenance = replace(engine.start(), engine_id=self._name)
+            started = engine.start()
+            # Rows name the worker, as live files and logs do, and the code of the worker's machine.
+            extra = {"git_revision": git_revision(), **started.extra}
+            provenance = replace(started, engine_id=self._name, extra=extra)
             with self._changed:
                 self._provenance, self._state, self._detail = provenance, WorkerState.READY, "running"
                 self._tell()

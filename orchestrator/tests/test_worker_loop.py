@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.chunks import ChunkId
+from orchestrator.environment import git_revision
 from orchestrator.messages import Assignment, Cause, Order, Release, Report, WorkerState, capacity
 from orchestrator.store.writer import Store
 from orchestrator.tests.doubles import CELL, QUICK, SPEC, create, work
@@ -70,6 +71,7 @@ def test_chunks_are_committed_whole_and_reported_once(store: Store, worker: Work
     assert sorted(row["row_id"] for row in rows) == sorted(f"{CELL.cell_id}/p{p}/0" for p in range(24))
     assert all(row["events"] == row["expected_events"] > 0 for row in rows)
     assert {row["engine_kind"] for row in rows} == {"simulated"}
+    assert {row["git_revision"].rstrip("+") for row in rows} == {git_revision().rstrip("+")}
     final = worker.loop.report(0.0)
     assert (final.accepted, final.wants, final.committed) == (3, capacity(SPEC), ())
 
