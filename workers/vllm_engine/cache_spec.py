@@ -11,14 +11,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from vllm.config import VllmConfig
-from vllm.utils.math_utils import cdiv
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
-from workers.vllm_engine.physical import reserved_tokens
 from workers.vllm_engine.settings import EngineSettings, from_extra_args, protected_prefix
 
 
@@ -29,18 +27,20 @@ class EvictingAttentionSpec(FullAttentionSpec):
     keep_ceiling: int
     interval: int
     max_prompt_tokens: int
+    max_model_len: int
 
     @classmethod
-    def of(cls, spec: FullAttentionSpec, settings: EngineSettings) -> Self:
+    def of(cls, spec: FullAttentionSpec, settings: EngineSettings, max_model_len: int) -> Self:
         """`spec` with the engine's settings."""
         base = {f.name: getattr(spec, f.name) for f in fields(FullAttentionSpec)}
-        return cls(**base, **settings.as_config())
+        return cls(**base, **settings.as_config(), max_model_len=max_model_len)
 
     @classmethod
     def merge(cls, specs: list[Self]) -> Self:
         """One spec of a group's layers; the base rebuilds only the fields it knows."""
-        assert len({(s.keep_ceiling, s.interval, s.max_prompt_tokens) for s in specs}) == 1
-        return cls.of(FullAttentionSpec.merge(specs), specs[0].settings)
+        assert len({(s.settings, s.max_model_len) for s in specs}) == 1
+        base: FullAttentionSpec = FullAttentionSpec.merge(specs)
+        return cls.of(base, specs[0].settings, specs[0].max_model_len)
 
     @property
     def settings(self) -> EngineSettings:
@@ -49,12 +49,12 @@ class EvictingAttentionSpec(FullAttentionSpec):
 
     def request_blocks(self, admitted: int) -> int:
         """Blocks a request with `admitted` tokens may come to hold."""
-        return cdiv(reserved_tokens(self.keep_ceiling, self.interval, admitted), self.block_size)
+        return self.settings.request_blocks(admitted, self.block_size, self.max_model_len)
 
     def max_memory_usage_bytes(self, vllm_config: VllmConfig) -> int:
         """Bytes one layer needs for the largest request; vLLM's start-up check and concurrency report use it."""
-        longest = cdiv(vllm_config.model_config.max_model_len, self.block_size)
-        return min(self.request_blocks(self.max_prompt_tokens), longest) * self.page_size_bytes
+        del vllm_config
+        return self.request_blocks(self.max_prompt_tokens) * self.page_size_bytes
 
 
 class EvictingManager(FullAttentionManager):
@@ -65,13 +65,8 @@ class EvictingManager(FullAttentionManager):
         self.spec = kv_cache_spec
         self._cap_blocks: dict[str, int] = {}
         # vLLM keeps block 0 as the null block
-        pool, need = self.block_pool.num_gpu_blocks - 1, kv_cache_spec.request_blocks(kv_cache_spec.max_prompt_tokens)
-        if need > pool:
-            raise ValueError(
-                f"one request of {kv_cache_spec.max_prompt_tokens} prompt tokens with keep {kv_cache_spec.keep_ceiling}"
-                f" and interval {kv_cache_spec.interval} needs {need} blocks of {self.block_size} tokens, the pool has "
-                f"{pool}: raise the pool or lower keep, interval or the prompt length"
-            )
+        pool = self.block_pool.num_gpu_blocks - 1
+        kv_cache_spec.settings.check_pool(pool, self.block_size, kv_cache_spec.max_model_len)
 
     def get_num_blocks_to_allocate(
         self,

@@ -42,8 +42,11 @@ class EvictingCPUModelRunner(CPUModelRunner):
         """vLLM's specs with a bounded number of blocks per request."""
         specs = super().get_kv_cache_spec()
         refuse_specs(specs)
+        longest = self.model_config.max_model_len
         return {
-            name: EvictingAttentionSpec.of(spec, self.settings) if isinstance(spec, FullAttentionSpec) else spec
+            name: EvictingAttentionSpec.of(spec, self.settings, longest)
+            if isinstance(spec, FullAttentionSpec)
+            else spec
             for name, spec in specs.items()
         }
 

@@ -21,6 +21,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import torch
 from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -89,9 +90,12 @@ class VllmEngine:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue all requests, or none: a request that can never run raises Fatal before any is queued."""
-        schedules = [self._check(request) for request in requests]
-        for request, schedule in zip(requests, schedules, strict=True):
-            self._queue(request, schedule, _sampling_params(request, schedule))
+        names = [request.request_id for request in requests]
+        if len(set(names)) < len(names):
+            raise Fatal(f"request ids repeat: {sorted(name for name in set(names) if names.count(name) > 1)}")
+        checked = [(request, *self._check(request)) for request in requests]
+        for request, schedule, params in checked:
+            self._queue(request, schedule, params)
 
     def step(self) -> list[Generation]:
         """One engine step."""
@@ -129,8 +133,15 @@ class VllmEngine:
         internal = self._started().add_request(request.request_id, prompt, params)
         self._open[request.request_id] = _Open(request, internal, schedule, time.monotonic())
 
-    def _check(self, request: Request) -> Schedule | None:
-        """The request's schedule, None when it does not evict. Raises Fatal, naming the request."""
+    def _check(self, request: Request) -> tuple[Schedule | None, SamplingParams]:
+        """The request's schedule, None when it does not evict, and its sampling. Raises Fatal, naming the request."""
+        schedule = self._schedule(request)
+        try:
+            return schedule, _sampling_params(request, schedule)
+        except (ValueError, VLLMValidationError) as error:
+            raise Fatal(f"request {request.request_id!r}: {error}") from None
+
+    def _schedule(self, request: Request) -> Schedule | None:
         name, prompt, sampling = request.request_id, len(request.prompt_token_ids), request.sampling
         spec = self._spec
         if not prompt:
@@ -161,7 +172,7 @@ class VllmEngine:
                 f"request {name!r} does not evict, so prompt {prompt} + max_tokens {sampling.max_tokens} must fit "
                 f"keep + interval = {room}; give it an engine with keep_ceiling 0"
             )
-        return schedule if policy is not None else None
+        return None if policy is None else schedule
 
     def _collect(self, finished: list[RequestOutput], running: int) -> list[Generation]:
         entries = [self._open.pop(out.request_id) for out in finished]
@@ -238,8 +249,7 @@ class VllmEngine:
         length = min(keep + 3 * spec.interval, spec.max_model_len - 1)
         eviction = Eviction("random", {}, keep, recent, Protection.SINKS, 1, 1, Overflow.PER_ARM)
         check = Request("self-check", (1,), Sampling(0.0, length), eviction)
-        schedule = self._check(check)
-        params = _sampling_params(check, schedule)
+        schedule, params = self._check(check)
         params.ignore_eos = True
         self._queue(check, schedule, params)
         finished: list[Generation] = []
@@ -258,7 +268,6 @@ class VllmEngine:
 
 def _sampling_params(request: Request, schedule: Schedule | None) -> SamplingParams:
     sampling = request.sampling
-    evicting = schedule is not None and request.eviction is not None
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -267,8 +276,9 @@ def _sampling_params(request: Request, schedule: Schedule | None) -> SamplingPar
         max_tokens=sampling.max_tokens,
         # greedy needs no generator, and one per request costs a call per row and step
         seed=sampling.seed % (1 << 63) if sampling.temperature > 0 else None,
+        # an arm that overwrites prompt blocks must not share them
         skip_reading_prefix_cache=schedule is not None and schedule.prot < len(request.prompt_token_ids),
-        extra_args=to_extra_args(request.eviction) if evicting and request.eviction is not None else None,
+        extra_args=to_extra_args(request.eviction) if schedule is not None and request.eviction is not None else None,
     )
 
 
@@ -281,7 +291,7 @@ def _guard(what: str, call: Any, *, fatal: bool = False) -> Any:
     except Exception as error:
         chain = list(_causes(error))
         root = chain[-1]
-        text = f"vLLM failed in {what}: {type(root).__name__}: {root}"
+        text = str(root) if isinstance(root, SettingsError) else f"vLLM failed in {what}: {type(root).__name__}: {root}"
         if any(isinstance(e, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(e) for e in chain):
             raise OutOfMemory(text) from error
         if fatal or any(isinstance(e, SettingsError) for e in chain):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from vllm import EngineArgs
 
 from workers.api import EngineSpec
-from workers.vllm_engine.physical import reserved_tokens
 from workers.vllm_engine.settings import KEY, EngineSettings
 
 _POOL_BYTES = 1 << 30  # checked by vLLM before num_gpu_blocks_override takes over
@@ -23,8 +22,12 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
 
     Eager: compiling costs more than short runs gain. No chunked prefill, because the V1 runner cannot sample with
     per-request seeds beside a chunk there; so one step must be able to hold every prompt (contracts.md section 3).
+    Raises SettingsError when the pool cannot hold one request.
     """
     settings = settings_of(spec)
+    blocks = spec.pool_blocks or default_pool_blocks(spec)
+    if settings is not None:
+        settings.check_pool(blocks - 1, spec.block_size, spec.max_model_len)
     plugin = {
         "worker_cls": "workers.vllm_engine.cpu_worker.EvictingCPUWorker",
         "worker_extension_cls": "workers.vllm_engine.cpu_worker.EvictionExtension",
@@ -40,7 +43,7 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
         enable_chunked_prefill=False,
         enable_prefix_caching=True,
         block_size=spec.block_size,
-        num_gpu_blocks_override=spec.pool_blocks or default_pool_blocks(spec),
+        num_gpu_blocks_override=blocks,
         kv_cache_memory_bytes=_POOL_BYTES,
         tensor_parallel_size=spec.tp,
         pipeline_parallel_size=spec.pp,
@@ -54,7 +57,8 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
 def default_pool_blocks(spec: EngineSpec) -> int:
     """Blocks for max_num_seqs of the largest requests, one more for cached prefixes, and vLLM's null block."""
     settings = settings_of(spec)
-    tokens = spec.max_model_len
-    if settings is not None:
-        tokens = min(tokens, reserved_tokens(settings.keep_ceiling, settings.interval, settings.max_prompt_tokens))
-    return (spec.max_num_seqs + 1) * -(-tokens // spec.block_size) + 1
+    if settings is None:
+        largest = -(-spec.max_model_len // spec.block_size)
+    else:
+        largest = settings.request_blocks(spec.max_prompt_tokens, spec.block_size, spec.max_model_len)
+    return (spec.max_num_seqs + 1) * largest + 1

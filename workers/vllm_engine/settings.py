@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from policies.budget import Budget, Overflow, Protection, effective_keep, protected_tokens
 from workers.api import Eviction
-from workers.vllm_engine.physical import Lengths, event_lengths, in_place_lengths
+from workers.vllm_engine.physical import Lengths, event_lengths, in_place_lengths, reserved_tokens
 
 KEY = "evictbench"
 """The plugin's key in additional_config and in SamplingParams.extra_args; the plugin is inert without it."""
@@ -52,6 +52,20 @@ class EngineSettings:
     def as_config(self) -> dict[str, int]:
         """What from_additional_config reads back."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def request_blocks(self, admitted: int, block_size: int, max_model_len: int) -> int:
+        """Blocks that a request with `admitted` tokens may come to hold."""
+        return -(-min(reserved_tokens(self.keep_ceiling, self.interval, admitted), max_model_len) // block_size)
+
+    def check_pool(self, blocks: int, block_size: int, max_model_len: int) -> None:
+        """Raises SettingsError when `blocks` usable blocks cannot hold the largest request: it would wait for ever."""
+        need = self.request_blocks(self.max_prompt_tokens, block_size, max_model_len)
+        if need > blocks:
+            raise SettingsError(
+                f"one request of {self.max_prompt_tokens} prompt tokens with keep {self.keep_ceiling} and interval "
+                f"{self.interval} needs {need} blocks of {block_size} tokens, the pool has {blocks}: raise the pool or "
+                "lower keep, interval or the prompt length"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,9 @@ def test_event_mode_is_a_cache_that_is_cut_when_full(keep: int, interval: int, a
     assert max(cached for _, cached, _ in seen) <= lengths.capacity
     assert lengths.events(tokens) == sum(fires for _, _, fires in seen)
     column = np.full(len(n), 1)
-    assert physical_slots(n, column * lengths.start, column * keep, column * interval).tolist() == [s for s, _, _ in seen]
+    assert physical_slots(n, column * lengths.start, column * keep, column * interval).tolist() == [
+        s for s, _, _ in seen
+    ]
 
 
 @given(KEEP, INTERVAL, ADMITTED)
@@ -67,7 +69,9 @@ def test_in_place_never_holds_more_than_keep_after_start(keep: int, interval: in
 
 
 @given(KEEP, INTERVAL, ADMITTED, st.booleans())
-def test_reservation_covers_every_schedule_of_an_engine(keep: int, interval: int, admitted: int, in_place: bool) -> None:
+def test_reservation_covers_every_schedule_of_an_engine(
+    keep: int, interval: int, admitted: int, in_place: bool
+) -> None:
     """K' of any request is at most max(ceiling, A + r)."""
     ceiling = keep
     for effective in {keep, max(keep, admitted + interval)}:
