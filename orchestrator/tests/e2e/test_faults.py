@@ -111,7 +111,7 @@ def test_an_engine_that_never_answers_is_replaced_until_its_chunk_is_parked(site
 
 
 def test_rows_of_an_inactive_policy_are_refused(site: Site) -> None:
-    site.limit = 8
+    site.limit, site.max_tokens = 8, 300  # long enough that events are due
     process = site.start_with("orchestrator.tests.doubles:does_not_evict")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1, output
