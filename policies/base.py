@@ -70,9 +70,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class Scorer(Policy):
-    """Event policies: at an event every slot gets a score, higher is kept."""
+    """Event policies: at an event every slot gets a score, higher is kept.
+
+    rowwise   the scores of a layer and head depend on its draw and its positions alone, so that an engine may fold the
+              events of several requests into one view, as further layers; t is then of no request in particular
+    """
 
     scorer: ClassVar[str] = ""
+    rowwise: ClassVar[bool] = False
 
     def score(self, view: CacheView) -> torch.Tensor:
         """Scores [layers, kv_heads, slots]; fp32 or int64; select.py overrides protected and recent slots."""

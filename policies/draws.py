@@ -67,14 +67,14 @@ def inplace_victims(  # noqa: PLR0913 - one array per request fact, handed over 
 class Draw:
     """The draws of one event of one request.
 
-    seed     eviction seed, u64
-    event    index of the event, from 0
+    seed     eviction seed, u64; or one per layer row, [L, 1, 1], where events of several requests are folded
+    event    index of the event, from 0; or as seed
     layers   global layer indices
     heads    global KV head indices
     """
 
-    seed: int
-    event: int
+    seed: int | U64
+    event: int | U64
     layers: tuple[int, ...]
     heads: tuple[int, ...]
 

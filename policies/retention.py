@@ -42,6 +42,11 @@ def kept_crc(event: int, layers: Sequence[int], heads: Sequence[int], positions:
     return int(_sets_hash(event, layers, heads, _u64(positions)))
 
 
+def kept_crcs(events: Any, layers: Sequence[int], heads: Sequence[int], positions: torch.Tensor) -> U64:
+    """kept_crc of several requests at once: events int64 [R], positions [R, L, H, K]; u64 [R]."""
+    return _sets_hash(np.asarray(events), layers, heads, _u64(positions))
+
+
 def victim_crc(n: Any, layers: Sequence[int], heads: Sequence[int], overwritten: Any) -> U64:
     """The same for in-place replacement: hash of the logical positions that tokens n overwrite.
 

@@ -16,3 +16,4 @@ class RandomAttention(Scorer):
 
     name: ClassVar[str] = "random"
     scorer: ClassVar[str] = "policies.scoring.draws:per_head"
+    rowwise: ClassVar[bool] = True

@@ -22,6 +22,7 @@ class RandomBlock(Scorer):
     name: ClassVar[str] = "random_block"
     needs: ClassVar[Needs] = Needs(order=True)
     scorer: ClassVar[str] = "policies.scoring.draws:per_block"
+    rowwise: ClassVar[bool] = True
 
     block: int = 16
 

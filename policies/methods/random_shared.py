@@ -17,3 +17,4 @@ class RandomShared(Scorer):
     name: ClassVar[str] = "random_shared"
     shared: ClassVar[bool] = True
     scorer: ClassVar[str] = "policies.scoring.draws:per_layer"
+    rowwise: ClassVar[bool] = True

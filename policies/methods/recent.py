@@ -18,3 +18,4 @@ class Recent(Scorer):
     needs: ClassVar[Needs] = Needs(positions=True)
     shared: ClassVar[bool] = True
     scorer: ClassVar[str] = "policies.scoring.positions:newest"
+    rowwise: ClassVar[bool] = True

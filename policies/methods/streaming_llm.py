@@ -22,3 +22,4 @@ class StreamingLLM(Scorer):
     needs: ClassVar[Needs] = Needs(positions=True)
     shared: ClassVar[bool] = True
     scorer: ClassVar[str] = "policies.scoring.positions:newest"
+    rowwise: ClassVar[bool] = True

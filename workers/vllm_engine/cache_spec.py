@@ -64,6 +64,7 @@ class EvictingManager(FullAttentionManager):
         super().__init__(kv_cache_spec, *args, **kwargs)
         self.spec = kv_cache_spec
         self._cap_blocks: dict[str, int] = {}
+        self._shareable: dict[str, int] = {}
         # vLLM keeps block 0 as the null block
         pool = self.block_pool.num_gpu_blocks - 1
         kv_cache_spec.settings.check_pool(pool, self.block_size, kv_cache_spec.max_model_len)
@@ -92,11 +93,15 @@ class EvictingManager(FullAttentionManager):
 
     def cache_blocks(self, request: Request, num_tokens: int, *args: Any, **kwargs: Any) -> None:
         """Hash only blocks inside the protected prefix: events overwrite the others, whose hash would then lie."""
-        super().cache_blocks(request, min(num_tokens, shareable_tokens(request)), *args, **kwargs)
+        limit = self._shareable.get(request.request_id)
+        if limit is None:
+            limit = self._shareable[request.request_id] = shareable_tokens(request)
+        super().cache_blocks(request, min(num_tokens, limit), *args, **kwargs)
 
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
         """Return the request's blocks and forget its promise."""
         self._cap_blocks.pop(request_id, None)
+        self._shareable.pop(request_id, None)
         return super().pop_blocks_for_free(request_id)
 
     def _clip(self, request_id: str, num_tokens: int) -> int:
@@ -114,7 +119,7 @@ def shareable_tokens(request: Request) -> int:
     params = request.sampling_params
     eviction = from_extra_args(params.extra_args if params is not None else None)
     if eviction is None:
-        return request.num_tokens
+        return request.max_tokens + request.num_prompt_tokens
     return min(protected_prefix(eviction, request.num_prompt_tokens), request.num_prompt_tokens)
 
 

@@ -17,7 +17,7 @@ from vllm.v1.attention.backends.cpu_attn import (
 
 from policies.compaction import Moves
 from workers.vllm_engine.events import EvictionCore, Rows, Step
-from workers.vllm_engine.layout import CacheRows, write_rows
+from workers.vllm_engine.layout import CacheRows, write_folded
 
 
 class EvictingCPUBackend(CPUAttentionBackend):
@@ -69,8 +69,8 @@ class EvictingImpl(CPUAttentionBackendImpl):
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
             return
         slots = folded[self.layer_index]
-        tokens = len(slots) // kv_cache.shape[1]
-        write_rows(layer, key[:tokens], value[:tokens], kv_cache, slots)
+        rows, size = len(slots), key.shape[-1]
+        write_folded(key.reshape(-1, size)[:rows], value.reshape(-1, size)[:rows], kv_cache, slots, str(layer.isa))
 
 
 class CpuEviction:
@@ -93,8 +93,8 @@ class CpuEviction:
         table = common.block_table_tensor
         request_ids = self._request_ids()[: common.num_reqs]
         step = self.core.step(request_ids, computed, query_lens, lambda row, slots: self._gather(table, row, slots))
-        if step.moves:
-            self._move(table, step.moves)
+        for rows, plan in step.moves:
+            self._move(table, rows, plan)
         mapping, blocks = common.slot_mapping.numpy(), table.numpy()
         slots = step.slots[step.decode]
         mapping[starts[step.decode]] = self._physical(blocks, step.decode, slots)
@@ -121,16 +121,9 @@ class CpuEviction:
         folded[:, starts[step.replacing]] = fold(victims).swapaxes(0, 1)
         return torch.from_numpy(folded.reshape(layers, -1))
 
-    def _move(self, table: torch.Tensor, moves: list[tuple[int, Moves]]) -> None:
-        """All rows of the step's events in one copy."""
-        width = max(plan.src.shape[2] for _, plan in moves)
-        shape = (len(moves), *moves[0][1].src.shape[:2], width)
-        source, target = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
-        for index, (_, plan) in enumerate(moves):
-            source[index, ..., : plan.src.shape[2]] = plan.src
-            target[index, ..., : plan.dst.shape[2]] = plan.dst
-        block_ids = table[[row for row, _ in moves]].to(torch.int64)
-        self._cache.move(block_ids, source, target, source != target)
+    def _move(self, table: torch.Tensor, rows: list[int], plan: Moves) -> None:
+        shape = (len(rows), -1, *plan.src.shape[1:])
+        self._cache.move(table[rows].to(torch.int64), plan.src.view(shape), plan.dst.view(shape))
 
     def _gather(self, table: torch.Tensor, row: int, slots: int) -> Rows:
         return self._cache.gather(table[row].to(torch.int64), slots)

@@ -16,7 +16,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from workers.vllm_engine.cache_spec import EvictingAttentionSpec
 from workers.vllm_engine.cpu_backend import CpuEviction, EvictingBuilder, EvictingImpl, describe
 from workers.vllm_engine.events import EvictionCore
-from workers.vllm_engine.layout import CacheRows, probe
+from workers.vllm_engine.layout import CacheRows
 from workers.vllm_engine.refusals import refuse_config, refuse_specs
 from workers.vllm_engine.settings import EngineSettings, SettingsError
 from workers.vllm_engine.telemetry import RankFacts, measure
@@ -57,7 +57,6 @@ class EvictingCPUModelRunner(CPUModelRunner):
         names = sorted(kv_cache_config.kv_cache_groups[0].layer_names, key=extract_layer_index)
         layers = [context[name] for name in names]
         caches = [layer.kv_cache for layer in layers]
-        _, heads, block_size, row = caches[0].shape
         builders = [group.get_metadata_builder(0) for groups in self.attn_groups for group in groups]
         if not all(isinstance(b, EvictingBuilder) for b in builders) or not all(
             isinstance(layer.impl, EvictingImpl) for layer in layers
@@ -66,10 +65,10 @@ class EvictingCPUModelRunner(CPUModelRunner):
         core = EvictionCore(
             self.settings,
             [extract_layer_index(name) for name in names],
-            _global_heads(self.vllm_config, heads),
+            _global_heads(self.vllm_config, caches[0].shape[1]),
             self.scheduler_config.max_num_seqs,
         )
-        cache = CacheRows(caches, probe(builders[0].isa, caches[0].dtype, block_size, row // 2))
+        cache = CacheRows(caches, builders[0].isa)
         self.eviction = CpuEviction(core, cache, lambda: self.input_batch.req_ids)
         for builder in builders:
             builder.eviction = self.eviction

@@ -16,7 +16,7 @@ from policies.base import Replacer, Scorer, resolve_dotted
 from policies.compaction import Moves, plan
 from policies.draws import Draw
 from policies.registry import build
-from policies.retention import kept_crc, victim_crc
+from policies.retention import kept_crcs, victim_crc
 from policies.select import select
 from policies.view import CacheView
 from workers.vllm_engine.physical import physical_slots
@@ -35,7 +35,7 @@ class Step:
     slots     int64 [B]: slot of the row's newest token; undefined for prefill rows and for `replacing` rows
     decode    int64 [B']: batch rows that decode one token
     replacing int64 [B'']: batch rows whose token overwrites victims, int64 [B'', L, H]
-    moves     row moves by batch row; every source is read before any target is written
+    moves     batch rows [R] and their row moves [R * L, H, M]; every source is read before any target is written
     """
 
     cached: np.ndarray
@@ -43,7 +43,19 @@ class Step:
     decode: np.ndarray
     replacing: np.ndarray
     victims: np.ndarray | None
-    moves: list[tuple[int, Moves]] = field(default_factory=list)
+    moves: list[tuple[list[int], Moves]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What must agree for two requests to share one selection; `slots` cached tokens per head before it."""
+
+    policy: Scorer
+    slots: int
+    prot: int
+    recent: int
+    n_select: int
+    order: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +113,12 @@ class EvictionCore:
                 f"request {batch.request_ids[worst]!r} holds {cached[worst]} tokens, "
                 f"its blocks allow {batch.limit[worst]}"
             )
-        np.maximum.at(requests.peak, batch.rows, cached)
-        np.maximum.at(requests.newest, batch.rows, computed + query_lens - 1)
+        requests.peak[batch.rows] = np.maximum(requests.peak[batch.rows], cached)
+        requests.newest[batch.rows] = computed + query_lens - 1
         decode = np.flatnonzero(decodes)
         requests.total[batch.rows[decode]] += cached[decode]
         requests.steps[batch.rows[decode]] += 1
-        moves = [
-            (int(row), self._fire(batch, int(row), computed, gather)) for row in self._firing(batch, late, computed)
-        ]
+        moves = self._fire(batch, self._firing(batch, late, computed), computed, gather)
         replacing = np.flatnonzero(late & batch.in_place)
         victims = self._replace(batch, replacing, computed) if len(replacing) else None
         return Step(cached, slots, decode, replacing, victims, moves)
@@ -119,42 +129,78 @@ class EvictionCore:
         shrinking = (computed == batch.start) & (batch.start > batch.keep)
         return np.flatnonzero(late & np.where(batch.in_place, shrinking, periodic))
 
-    def _fire(self, batch: Batch, row: int, computed: np.ndarray, gather: Callable[[int, int], Rows]) -> Moves:
-        """Select for one request and bring its table up to date; the caller moves the rows."""
-        state, n = batch.states[row], int(computed[row])
-        assert state.eviction is not None
+    def _fire(
+        self, batch: Batch, rows: np.ndarray, computed: np.ndarray, gather: Callable[[int, int], Rows]
+    ) -> list[tuple[list[int], Moves]]:
+        """Select for the rows with an event and bring their tables up to date; the caller moves the cached rows.
+
+        Requests that look alike are one view, their layers stacked: calls, not arithmetic, are what an event costs.
+        """
+        groups: dict[object, list[int]] = {}
+        for row in rows.tolist():
+            state, n = batch.states[row], int(computed[row])
+            slots = self._slots(state, n)
+            event = self._event(state, slots)
+            # behind the last event's K', or everywhere before the first, slots follow from the length algebra
+            fresh = slots if n == state.schedule.lengths.start else state.schedule.lengths.interval
+            self.requests.positions[state.row, ..., slots - fresh : slots] = torch.arange(
+                n - fresh, n, dtype=torch.int32
+            )
+            groups.setdefault(event if event.policy.rowwise else row, []).append(row)
+        return [(group, self._select(batch, group, computed, gather)) for group in groups.values()]
+
+    def _event(self, state: RequestState, slots: int) -> Event:
         lengths, prot = state.schedule.lengths, state.schedule.prot
-        slots = n if n == lengths.start else lengths.keep + lengths.interval
-        positions = self.requests.positions[state.row][..., :slots]
-        if n == lengths.start:
-            positions[:] = torch.arange(n, dtype=torch.int32)
-        else:
-            positions[..., lengths.keep :] = torch.arange(n - lengths.interval, n, dtype=torch.int32)
+        assert state.eviction is not None
         if lengths.in_place:
             policy, recent, order = self._shrink_policy, lengths.interval, True
         else:
             assert isinstance(state.policy, Scorer)
             policy, recent, order = state.policy, state.eviction.recent, state.policy.needs.order
+        return Event(policy, slots, prot, recent, lengths.keep - prot - recent, order)
+
+    def _select(
+        self, batch: Batch, group: list[int], computed: np.ndarray, gather: Callable[[int, int], Rows]
+    ) -> Moves:
+        """One selection for a group of alike requests: moves [R * L, H, M]."""
+        states = [batch.states[row] for row in group]
+        count, layers, heads = len(group), len(self.layers), len(self.heads)
+        event = self._event(states[0], self._slots(states[0], int(computed[group[0]])))
+        tables = torch.tensor([state.row for state in states])
+        positions = self.requests.positions[tables, ..., : event.slots].to(torch.int64)
+        positions = positions.view(count * layers, heads, event.slots)
+        events = np.array([state.events for state in states])
+
+        def per_layer(values: np.ndarray) -> np.ndarray:
+            return np.repeat(values.astype(np.uint64), layers)[:, None, None]
+
         view = GatheredView(
-            shape=(len(self.layers), len(self.heads), slots),
-            prot=prot,
-            recent=recent,
-            n_select=lengths.keep - prot - recent,
-            t=n,
-            layers=self.layers,
+            shape=(count * layers, heads, event.slots),
+            prot=event.prot,
+            recent=event.recent,
+            n_select=event.n_select,
+            t=int(computed[group[0]]),
+            layers=self.layers * count,
             heads=self.heads,
-            draw=Draw(state.eviction.seed, state.events, self.layers, self.heads),
-            positions=positions.to(torch.int64),
-            gather=lambda: gather(row, slots),
+            draw=Draw(per_layer(batch.seeds[group]), per_layer(events), self.layers * count, self.heads),
+            positions=positions,
+            gather=lambda: gather(group[0], event.slots),
         )
-        kept = select(policy, view)
-        logical = view.need("positions").gather(2, kept)
-        state.crc ^= kept_crc(state.events, self.layers, self.heads, logical)
-        if not lengths.in_place:
-            state.events += 1
-        moves = plan(kept, slots, order)
+        kept = select(event.policy, view)
+        logical = positions.gather(2, kept).view(count, layers, heads, -1)
+        for state, crc in zip(states, kept_crcs(events, self.layers, self.heads, logical).tolist(), strict=True):
+            state.crc ^= crc
+            state.events += not state.schedule.lengths.in_place
+        moves = plan(kept, event.slots, event.order)
         moves.apply(positions)
+        after = positions.view(count, layers, heads, event.slots)[..., : kept.shape[2]]
+        self.requests.positions[tables, ..., : kept.shape[2]] = after.to(torch.int32)
         return moves
+
+    def _slots(self, state: RequestState, n: int) -> int:
+        """Cached tokens per head just before the event of token n."""
+        lengths = state.schedule.lengths
+        return n if n == lengths.start else lengths.keep + lengths.interval
 
     def _replace(self, batch: Batch, rows: np.ndarray, computed: np.ndarray) -> np.ndarray:
         """Victims of in-place rows, int64 [B'', L, H], written to the tables."""

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import torch
 from vllm import _custom_ops as ops
 
+Rows = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values."""
+
 _DIGIT = 128  # bf16 and fp16 hold the integers below 256 exactly
 
 
@@ -38,23 +41,18 @@ def fold_heads(kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return key, value
 
 
-def write_rows(
-    layer: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, folded_slots: torch.Tensor
+def write_folded(
+    key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, folded_slots: torch.Tensor, isa: str
 ) -> None:
-    """Write key, value [T, H, D] of a layer; folded_slots [T * H] int64 = (block * H + head) * block_size + offset."""
+    """Write rows key, value [N, D] into kv_cache [blocks, H, block, 2 D] with vLLM's writer.
+
+    folded_slots   [N] int64 = (block * H + head) * block_size + offset
+    """
     key_cache, value_cache = fold_heads(kv_cache)
-    tokens, heads, size = key.shape
     ops.cpu_attn_reshape_and_cache(
-        key.reshape(tokens * heads, 1, size),
-        value.reshape(tokens * heads, 1, size),
-        key_cache,
-        value_cache,
-        folded_slots,
-        layer.isa,
-        k_scale=layer._k_scale_float,
-        v_scale=layer._v_scale_float,
-        kv_cache_dtype="auto",
-    )
+        key[:, None], value[:, None], key_cache, value_cache, folded_slots, isa,
+        k_scale=1.0, v_scale=1.0, kv_cache_dtype="auto",
+    )  # fmt: skip
 
 
 def probe(isa: str, dtype: torch.dtype, block_size: int, head_size: int) -> RowPacking:
@@ -84,46 +82,55 @@ def probe(isa: str, dtype: torch.dtype, block_size: int, head_size: int) -> RowP
 
 
 class CacheRows:
-    """Rows of every layer's cache, addressed as (layer, KV head, logical block of a request, slot)."""
+    """Rows of every layer's cache, addressed as (layer, KV head, logical block of a request, slot).
 
-    def __init__(self, layers: Sequence[torch.Tensor], packing: RowPacking) -> None:
-        """`layers`: kv_cache tensors [blocks, H, block, 2 D] in order. Raises RuntimeError on separate storages."""
-        storage = layers[0].untyped_storage()
-        if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in layers):
-            raise RuntimeError("vLLM allocated the layers' caches in separate storages; one is expected")
-        if any(t.stride() != layers[0].stride() for t in layers):
-            raise RuntimeError("the layers' caches differ in strides")
-        self._flat = torch.empty(0, dtype=layers[0].dtype).set_(storage)
-        block_stride, head_stride = layers[0].stride()[:2]
-        self.block_size = layers[0].shape[2]
-        heads = torch.arange(layers[0].shape[1]) * head_stride
-        self._base = torch.tensor([t.storage_offset() for t in layers])[:, None] + heads
-        self._block_stride = block_stride
-        self._packing = packing
+    Rows are read by element, as the packing says, and written by vLLM's own writer, layers and heads folded into the
+    blocks.
+    """
 
-    def move(self, block_ids: torch.Tensor, source: torch.Tensor, target: torch.Tensor, used: torch.Tensor) -> None:
+    def __init__(self, layers: Sequence[torch.Tensor], isa: str) -> None:
+        """`layers`: kv_cache [blocks, H, block, 2 D] of each, in order. Raises RuntimeError on separate storages."""
+        first = layers[0]
+        blocks, heads, self.block_size, row = first.shape
+        storage = first.untyped_storage()
+        together = all(t.untyped_storage().data_ptr() == storage.data_ptr() and t.is_contiguous() for t in layers)
+        starts = [t.storage_offset() for t in layers]
+        if not together or starts != [first.storage_offset() + i * first.numel() for i in range(len(layers))]:
+            raise RuntimeError("vLLM did not allocate the layers' caches one behind the other in one storage")
+        flat = torch.empty(0, dtype=first.dtype).set_(storage)
+        self._flat = flat[starts[0] : starts[0] + len(layers) * first.numel()]
+        self._whole = self._flat.view(len(layers) * blocks, heads, self.block_size, row)
+        self._isa, self._packing = isa, probe(isa, first.dtype, self.block_size, row // 2)
+        # a chunk holds the slots of one block and head; block b of layer l and head h is chunk l * B * H + b * H + h
+        self._heads, self._chunk = heads, self.block_size * row
+        self._first_chunk = (torch.arange(len(layers)) * blocks * heads)[:, None] + torch.arange(heads)
+
+    def move(self, block_ids: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy rows of several requests at once; every source is read before any target is written.
 
         block_ids       int64 [R, blocks] physical block of each logical block
-        source, target  int64 [R, L, H, M] slots; entries where `used` is False are ignored
+        source, target  int64 [R, L, H, M] slots
         """
-        read, write = (self._elements(block_ids, slots, used) for slots in (source, target))
-        self._flat[write] = self._flat[read]
+        keys, values = self._read(block_ids, source)
+        chunk, offset = self._locate(block_ids, target)
+        write_folded(keys, values, self._whole, (chunk * self.block_size + offset).flatten(), self._isa)
 
-    def gather(self, block_ids: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def gather(self, block_ids: torch.Tensor, slots: int) -> Rows:
         """Keys and values [L, H, slots, D] of one request's slots 0 .. slots - 1, in the cache's dtype."""
-        index = torch.arange(slots).expand(1, *self._base.shape, slots)
-        elements = self._elements(block_ids[None], index, torch.ones_like(index, dtype=torch.bool))
-        rows = self._flat[elements].view(2, *self._base.shape, slots, -1)
-        return rows[0], rows[1]
+        shape = (*self._first_chunk.shape, slots)
+        keys, values = self._read(block_ids[None], torch.arange(slots).expand(1, *shape))
+        return keys.view(*shape, -1), values.view(*shape, -1)
 
-    def _elements(self, block_ids: torch.Tensor, slots: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-        """Flat element indices of the used rows: [2, rows, D] for keys, then values."""
-        block, offset = slots // self.block_size, slots % self.block_size
-        block = torch.where(used, block, 0)
-        physical = block_ids.gather(1, block.flatten(1)).view_as(slots)
-        chunk = (physical * self._block_stride + self._base[None, :, :, None])[used]
-        offset = offset[used]
-        keys = (chunk + self._packing.key_slot[offset])[:, None] + self._packing.key_element
-        values = (chunk + self._packing.value_slot[offset])[:, None] + self._packing.value_element
-        return torch.stack((keys, values))
+    def _read(self, block_ids: torch.Tensor, slots: torch.Tensor) -> Rows:
+        """Keys and values [rows, D] of slots [R, L, H, M]."""
+        chunk, offset = (index.flatten() for index in self._locate(block_ids, slots))
+        base = chunk * self._chunk
+        keys = (base + self._packing.key_slot[offset])[:, None] + self._packing.key_element
+        values = (base + self._packing.value_slot[offset])[:, None] + self._packing.value_element
+        size = keys.shape[1]
+        return tuple(self._flat.index_select(0, index.view(-1)).view(-1, size) for index in (keys, values))  # type: ignore[return-value]
+
+    def _locate(self, block_ids: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Chunk and slot within it, [R, L, H, M]."""
+        block = block_ids.gather(1, (slots // self.block_size).flatten(1)).view_as(slots)
+        return block * self._heads + self._first_chunk[..., None], slots % self.block_size

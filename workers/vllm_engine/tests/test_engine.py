@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from policies.budget import Overflow, Protection
@@ -275,8 +276,7 @@ def test_a_pool_that_cannot_hold_one_request_is_refused() -> None:
 
 
 def test_a_policy_that_does_not_act_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EvictionCore, "_fire", lambda *args: pytest.fail("no event may come"))
-    monkeypatch.setattr(EvictionCore, "_firing", lambda *args: [])
+    monkeypatch.setattr(EvictionCore, "_firing", lambda *args: np.array([], np.int64))
     with pytest.raises(PolicyNotActive, match="0 events measured, the formula says"):
         VllmEngine(SPEC).start()
 

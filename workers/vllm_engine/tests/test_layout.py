@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm import _custom_ops as ops
 
-from workers.vllm_engine.layout import CacheRows, fold_heads, probe
+from workers.vllm_engine.layout import CacheRows, fold_heads
 
 BLOCKS, HEADS, LAYERS = 6, 2, 3
 
@@ -41,7 +41,7 @@ def test_rows_are_found_and_moved(isa: str, dtype: torch.dtype, block_size: int,
     written = torch.randn(LAYERS, 2, slots, HEADS, head_size, generator=generator).to(dtype)
     for layer, rows in zip(layers, written, strict=True):
         write(layer, rows, physical, isa)
-    cache = CacheRows(layers, probe(isa, dtype, block_size, head_size))
+    cache = CacheRows(layers, isa)
 
     keys, values = cache.gather(block_ids, slots)
     expected = written.permute(1, 0, 3, 2, 4)  # [2, L, H, S, D]
@@ -51,10 +51,9 @@ def test_rows_are_found_and_moved(isa: str, dtype: torch.dtype, block_size: int,
     source = torch.randint(0, slots, (1, LAYERS, HEADS, 7), generator=generator)
     target = torch.stack([torch.randperm(slots, generator=generator)[:7] for _ in range(LAYERS * HEADS)])
     target = target.view(1, LAYERS, HEADS, 7)
-    used = torch.rand(source.shape, generator=generator) < 0.7
-    cache.move(block_ids[None], source, target, used)
+    cache.move(block_ids[None], source, target)
     moved = expected.clone()
-    for layer, head, m in used[0].nonzero().tolist():
+    for layer, head, m in torch.ones_like(source[0]).nonzero().tolist():
         moved[:, layer, head, target[0, layer, head, m]] = expected[:, layer, head, source[0, layer, head, m]]
     keys, values = cache.gather(block_ids, slots)
     assert torch.equal(keys, moved[0])
@@ -70,7 +69,7 @@ def test_folded_slots_write_each_head_to_its_own_slot() -> None:
         rows[0].reshape(HEADS, 1, 32), rows[1].reshape(HEADS, 1, 32), key, value, slots, "vec",
         k_scale=1.0, v_scale=1.0, kv_cache_dtype="auto",
     )  # fmt: skip
-    reader = CacheRows([cache], probe("vec", torch.float32, 32, 32))
+    reader = CacheRows([cache], "vec")
     keys, values = reader.gather(torch.tensor([2, 5]), 64)
     assert torch.equal(keys[0, 0, 7], rows[0, 0, 0])
     assert torch.equal(values[0, 1, 32 + 9], rows[1, 0, 1])
