@@ -5,13 +5,17 @@ One engine at a time per process: stock vLLM runs first and is closed, then all 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from policies.budget import Overflow, Protection
 from workers.api import EngineSpec, Eviction, Generation, Request, Sampling
@@ -268,6 +272,45 @@ def test_a_small_pool_queues_and_never_preempts(engine: VllmEngine, long_prompt:
     pool = core.engine_core.scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == 15
     small.close()
+
+
+def test_a_llama_with_another_shape_equals_its_dense_reference(tmp_path: Path) -> None:
+    """Random weights; three query heads per KV head of 64 elements, where the reasoner has two of 32."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=49, hidden_size=96, intermediate_size=128, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=1024, initializer_range=0.3, eos_token_id=2,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight[config.eos_token_id] = 0.0  # never the largest logit: outputs run to their limit
+    model.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(MODEL) / name, tmp_path)
+    llama, reference = VllmEngine(replace(SPEC, model=str(tmp_path))), DenseReference(str(tmp_path))
+    llama.start()
+    arms = [
+        request(f"{policy}-{i}", prompt, eviction(policy, Protection.SINKS, keep=64), max_tokens=120)
+        for policy in POLICIES
+        for i, prompt in enumerate((FIRST, SECOND[:20]))
+    ]
+    found = run(llama, arms)
+    llama.close()
+    evicting = 0
+    for arm in arms:
+        expected = reference.generate(arm.prompt_token_ids, arm.eviction, INTERVAL, 120)
+        assert_equal(found[arm.request_id], expected)
+        evicting += expected.events >= 3
+    assert evicting == len(arms)
+
+
+def test_the_engine_has_no_child_process_that_could_outlive_it() -> None:
+    lonely = VllmEngine(SPEC)
+    lonely.start()
+    children = psutil.Process().children(recursive=True)
+    lonely.close()
+    lonely.close()
+    assert children == []
 
 
 def test_a_pool_that_cannot_hold_one_request_is_refused() -> None:
