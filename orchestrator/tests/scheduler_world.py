@@ -75,6 +75,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.store: set[ChunkId] = set()
         self.history: list[Report] = []
+        self.late: list[Report] = []
         self.log: list[Action] = []
 
     def tell(self, event: Event) -> list[Action]:
@@ -151,7 +152,13 @@ class World:
         return worker is not None and worker.phase in (Phase.STARTING, Phase.READY)
 
     def run_out(self, limit: int = 2000) -> None:
-        """From here on nothing fails: the campaign must come to its end."""
+        """From here on nothing fails: the campaign must come to its end.
+
+        A report may be late but never goes missing while its engine lives: both backends have one call out per engine,
+        and one that fails is the engine's end.
+        """
+        for report in self.late:
+            self.tell(Reported(report, self.now))
         for _ in range(limit):
             if self.state.finished:
                 return

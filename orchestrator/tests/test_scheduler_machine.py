@@ -91,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def sends_a_report_that_is_slow(self, data: st.DataObject) -> None:
         if (name := self.pick(data)) is not None:
-            self.world.write(name)
+            self.world.late.append(self.world.write(name))
 
     @precondition(lambda self: self.world.history)
     @rule(data=st.data())
