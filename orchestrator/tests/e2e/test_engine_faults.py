@@ -11,7 +11,6 @@ from orchestrator.tests.e2e.harness import Site, kill
 
 
 @pytest.mark.engine
-@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_vllm_and_its_driver_are_killed_and_every_row_is_made_once(tmp_path: Path) -> None:
     site = Site(tmp_path, limit=48, policies="random", max_tokens=1500, kind="vllm")
