@@ -99,9 +99,12 @@ def model_facts(arms: pd.DataFrame) -> Iterable[str]:
 
 def _short_traces(table: pd.DataFrame) -> Iterable[str]:
     for _, row in table.iterrows():
+        fit = f"{row['problems'] - row['long_problems']} of {row['problems']} problems"
+        if not row["long_problems"]:
+            yield f"{row['cell_label']}: {fit} fit into keep under the full cache, so nothing here tests eviction."
+            continue
         difference = figures.points(row["long_difference"], signed=True)
         yield (
-            f"{row['cell_label']}: {row['problems'] - row['long_problems']} of {row['problems']} problems fit into "
-            f"keep under the full cache; on the others the difference is {difference} "
-            f"{figures.interval(row['long_low'], row['long_high'])}."
+            f"{row['cell_label']}: {fit} fit into keep under the full cache; on the others the difference is "
+            f"{difference} {figures.interval(row['long_low'], row['long_high'])}."
         )
