@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from policies.budget import Budget, effective_keep, protected_tokens
 from workers.api import AGE_BINS, Counters, EngineSpec, Eviction, EvictionTrace, Generation, Provenance, Request
 from workers.errors import Fatal
+from workers.vllm_engine.physical import event_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,7 @@ def _trace(request: Request, n_output: int, interval: int) -> EvictionTrace:
     eviction, prompt = request.eviction, len(request.prompt_token_ids)
     assert eviction is not None
     keep = _keep(request, eviction)
-    first, last = max(keep + interval, prompt + 1), prompt + n_output - 2
-    events = 0 if last < first else (last - first) // interval + 1
+    events = event_lengths(keep, interval, prompt).events(prompt + n_output - 1)
     peak = min(prompt + n_output - 1, keep + interval)
     return EvictionTrace(
         events=events,

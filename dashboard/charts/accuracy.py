@@ -35,18 +35,9 @@ def dots(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float], 
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
     colour = alt.Color("policy:N", scale=theme.colour_scale(shown["policy"]), legend=None)
     rows = alt.Chart(shown).encode(y=base.arm_axis(arms))
-    bars = rows.mark_rule(strokeWidth=2.5, clip=True).encode(
-        x=alt.X("low:Q", scale=scale, axis=axis),
-        x2="high:Q",
-        color=colour,
-        strokeDash=alt.condition("datum.complete", alt.value([1, 0]), alt.value([3, 3])),
-    )
-    points = rows.mark_point(size=95, strokeWidth=2, opacity=1).encode(
-        x=alt.X("accuracy:Q", scale=scale, axis=axis),
-        color=colour,
-        fill=alt.condition("datum.complete", colour, alt.value("white")),
-        shape=alt.Shape("policy:N", scale=theme.shape_scale(shown["policy"]), legend=None),
-        tooltip=TOOLTIP,
+    bars, points = base.intervals(rows, "accuracy", scale, axis, colour)
+    points = points.encode(
+        tooltip=TOOLTIP, shape=alt.Shape("policy:N", scale=theme.shape_scale(shown["policy"]), legend=None)
     )
     layers = [bars, points]
     full = shown[shown["policy"] == "full"]

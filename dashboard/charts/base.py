@@ -57,6 +57,27 @@ def difference_domain(frame: pd.DataFrame, low: str = "low", high: str = "high")
     return least - margin, most + margin
 
 
+def intervals(
+    rows: alt.Chart, value: str, scale: alt.Scale, axis: alt.Axis, colour: alt.Color
+) -> tuple[alt.Chart, alt.Chart]:
+    """Interval bars from `low` to `high` and points at column `value`; an incomplete arm is dashed and hollow.
+
+    rows: a chart of a frame with columns low, high, complete (bool), one row per arm.
+    """
+    bars = rows.mark_rule(strokeWidth=2.5, clip=True).encode(
+        x=alt.X("low:Q", scale=scale, axis=axis),
+        x2="high:Q",
+        color=colour,
+        strokeDash=alt.condition("datum.complete", alt.value([1, 0]), alt.value([3, 3])),
+    )
+    points = rows.mark_point(size=95, strokeWidth=2, opacity=1).encode(
+        x=alt.X(f"{value}:Q", scale=scale, axis=axis),
+        color=colour,
+        fill=alt.condition("datum.complete", colour, alt.value("white")),
+    )
+    return bars, points
+
+
 def arm_axis(arms: Sequence[str]) -> alt.Y:
     """One row per arm in the given order, policy above rule; labels carry the meaning, so there is no axis title."""
     two = f"indexof(datum.label, ' · ') < 0 ? [datum.label, '{frames.RULES[None]}'] : split(datum.label, ' · ')"

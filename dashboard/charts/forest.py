@@ -48,18 +48,8 @@ def forest(frame: pd.DataFrame, arms: Sequence[str], domain: tuple[float, float]
     colour = alt.Color("verdict:N", scale=verdict_scale(), legend=None)
     zero = alt.Chart(shown).mark_rule(color=theme.INK, strokeWidth=1).encode(x=alt.datum(0, type="quantitative"))
     rows = alt.Chart(shown).encode(y=base.arm_axis(arms))
-    bars = rows.mark_rule(strokeWidth=2.5, clip=True).encode(
-        x=alt.X("low:Q", scale=scale, axis=axis),
-        x2="high:Q",
-        color=colour,
-        strokeDash=alt.condition("datum.complete", alt.value([1, 0]), alt.value([3, 3])),
-    )
-    points = rows.mark_point(size=95, strokeWidth=2, opacity=1).encode(
-        x=alt.X("difference:Q", scale=scale, axis=axis),
-        color=colour,
-        fill=alt.condition("datum.complete", colour, alt.value("white")),
-        tooltip=TOOLTIP,
-    )
+    bars, points = base.intervals(rows, "difference", scale, axis, colour)
+    points = points.encode(tooltip=TOOLTIP)
     beside = rows.encode(x=alt.value("width"))
     glyphs = beside.mark_text(align="left", baseline="middle", fontSize=12, dx=10, fontWeight="bold").encode(
         text="glyph:N", color=colour

@@ -85,7 +85,7 @@ class Benchmark:
 
     @staticmethod
     def grade_text(gold: str, text: str, finish_reason: str) -> Grade:
-        """This set's rule."""
+        """This set's rule; only a set that overrides `grade`, as code does, has none."""
         raise NotImplementedError
 
     def grade(self, problem: Problem, text: str, finish_reason: str) -> Grade:

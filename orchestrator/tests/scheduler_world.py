@@ -29,19 +29,9 @@ from orchestrator.messages import (
     WorkerState,
 )
 from orchestrator.scheduler import step, unsettled
+from orchestrator.tests.doubles import SPEC
 from workers.api import EngineSpec
 
-SPEC = EngineSpec(
-    kind="simulated",
-    model="m",
-    revision="0",
-    dtype="float32",
-    max_model_len=2048,
-    max_prompt_tokens=64,
-    keep_ceiling=264,
-    interval=16,
-    max_num_seqs=16,
-)
 LINES = (SPEC, replace(SPEC, keep_ceiling=0), replace(SPEC, tp=2))
 LIMITS = Limits(start_seconds=100, heartbeat_seconds=10, drain_seconds=30)
 
