@@ -186,6 +186,12 @@ class State:
     prefix: str = "e"
     books: Books = field(default_factory=Books)
     drain_deadline: float | None = None
+    paused: bool = False
+
+    @property
+    def hands_out(self) -> bool:
+        """True while chunks may be handed to engines and engines be started."""
+        return self.drain_deadline is None and not self.paused
 
     @property
     def finished(self) -> bool:

@@ -180,7 +180,21 @@ class Drain:
     now: float
 
 
-Event = Added | NodeUp | NodeLost | Reported | Found | WorkerGone | Tick | Drain
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Event: hand out nothing more until Resume; what has started finishes, then its engine ends and frees its place."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Event: go on after Pause."""
+
+    now: float
+
+
+Event = Added | NodeUp | NodeLost | Reported | Found | WorkerGone | Tick | Drain | Pause | Resume
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,11 @@ from orchestrator.messages import (
     Found,
     NodeLost,
     NodeUp,
+    Pause,
     Quarantine,
     Report,
     Reported,
+    Resume,
     StartEngine,
     StopEngine,
     Tick,
@@ -65,7 +67,11 @@ def step(state: State, event: Event) -> tuple[State, list[Action]]:
             _judge_deadlines(state, event.now, actions)
         case Drain():
             _drain(state, event.now, actions)
-    if state.drain_deadline is None:
+        case Pause():
+            _pause(state, event.now, actions)
+        case Resume():
+            state.paused = False
+    if state.hands_out:
         _place_engines(state, event.now, actions)
     return state, actions
 
@@ -106,7 +112,7 @@ def _hear(state: State, report: Report, now: float, actions: list[Action]) -> No
 
 def _feed(state: State, worker: WorkerEntry, now: float, actions: list[Action]) -> None:
     line = worker.line
-    if state.drain_deadline is None:
+    if state.hands_out:
         chunks = _choose(state, worker)
         if chunks:
             actions.append(Assign(worker.name, tuple(chunks)))
@@ -114,7 +120,7 @@ def _feed(state: State, worker: WorkerEntry, now: float, actions: list[Action]) 
         if line.pending_rows == 0 and worker.room > 0:
             _steal(state, worker, actions)
     elif not worker.owned:
-        _stop(worker, now, actions, hard=False, reason="drained")
+        _stop(worker, now, actions, hard=False, reason="paused" if state.drain_deadline is None else "drained")
         return
     if not worker.owned and (line.unsettled == 0 or _wanted_elsewhere(state, line)):
         _stop(worker, now, actions, hard=False, reason="nothing left for this engine")
@@ -306,6 +312,19 @@ def _drain(state: State, now: float, actions: list[Action]) -> None:
             _stop(worker, now, actions, hard=True, reason="drained before it was ready")
         elif worker.phase is Phase.READY:
             actions.append(AskDrain(worker.name))
+
+
+def _pause(state: State, now: float, actions: list[Action]) -> None:
+    if not state.hands_out:
+        return
+    state.paused = True
+    for worker in state.books.workers.values():
+        waiting = worker.unstarted & worker.owned - worker.withdrawn
+        if worker.phase is Phase.STARTING:
+            _stop(worker, now, actions, hard=True, reason="paused before it was ready")
+        elif worker.phase is Phase.READY and waiting:
+            worker.withdrawn |= waiting
+            actions.append(Withdraw(worker.name, tuple(sorted(waiting, key=lambda c: state.books.chunks[c].rank))))
 
 
 def _place_engines(state: State, now: float, actions: list[Action]) -> None:

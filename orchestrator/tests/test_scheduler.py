@@ -11,10 +11,12 @@ from orchestrator.messages import (
     Cause,
     Failed,
     Found,
+    Pause,
     Quarantine,
     Release,
     Report,
     Reported,
+    Resume,
     StopEngine,
     Tick,
     Withdraw,
@@ -210,3 +212,22 @@ def test_an_engine_larger_than_every_node_is_refused_with_both_numbers() -> None
     (failed,) = [action for action in world.log if isinstance(action, Failed)]
     assert failed.parked
     assert failed.reason == "no node left: needs 2 places on one node, the largest has 1"
+
+
+def test_a_pause_finishes_what_has_started_frees_the_engine_and_goes_on_later() -> None:
+    world = world_with([planned("c", b) for b in range(6)])
+    ready(world, "e0001")
+    process = world.processes["e0001"]
+    first, *rest = sorted(process.held, key=lambda c: c.block)
+    process.started.add(first)
+    world.report("e0001")
+    assert [set(a.chunks) for a in world.tell(Pause(1.0)) if isinstance(a, Withdraw)] == [set(rest)]
+    assert world.report("e0001") == []
+    world.commit("e0001", first)
+    assert [a.reason for a in world.report("e0001") if isinstance(a, StopEngine)] == ["paused"]
+    assert world.gone("e0001") == []
+    assert not world.state.finished
+    assert [a.worker for a in started(world.tell(Resume(2.0)))] == ["e0002"]
+    world.run_out()
+    assert world.state.books.committed == 6
+    assert all(entry.failures == 0 for entry in world.state.books.chunks.values())

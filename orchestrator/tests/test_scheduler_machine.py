@@ -14,9 +14,11 @@ from orchestrator.messages import (
     Drain,
     NodeLost,
     NodeUp,
+    Pause,
     Release,
     Report,
     Reported,
+    Resume,
     Tick,
     WorkerState,
 )
@@ -118,6 +120,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def drain(self) -> None:
         self.world.tell(Drain(self.world.now))
 
+    @rule()
+    def pause_or_go_on(self) -> None:
+        paused = self.world.state.paused
+        self.world.tell(Resume(self.world.now) if paused else Pause(self.world.now))
+
     @invariant()
     def one_live_owner(self) -> None:
         holders: dict[ChunkId, list[str]] = {}
@@ -158,6 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         drained = self.world.state.drain_deadline is not None
+        self.world.tell(Resume(self.world.now))
         self.world.run_out()
         for entry in self.world.state.books.chunks.values():
             assert drained or entry.status in (Status.COMMITTED, Status.PARKED)
