@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 class Needs:
     """What a policy must be given; engines that cannot give it refuse at start, by the field's name.
 
+    Keys and values of the cache are always there.
     recent_queries      number of newest post-RoPE queries per query head (0 = none)
-    attention           "" | "step" | "prefill": attention mass of every decode step, or of the prefill as well
+    attention           "" | "step" | "prefill": per slot, the sum of its softmax probabilities (over all visible slots,
+                        fp32) over the query heads of its group and every decode step since it was written ("step"),
+                        or over the prompt's queries as well ("prefill"); 0 for a new slot, moved with its slot
     positions           logical position of every slot
     order               slots must stay in chronological order (order-preserving compaction)
     calibration         statistics measured before the run on other texts
@@ -53,6 +56,7 @@ def resolve_dotted(name: str) -> Callable[..., Any]:
 class Policy:
     """Base of all policies: class facts below, parameters are the subclass's dataclass fields.
 
+    needs    a class attribute, or a property where a parameter decides
     evicts   False only for `full`
     shared   heads of a layer share one kept set
     """

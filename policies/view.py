@@ -22,11 +22,17 @@ class CacheView:
     heads      global KV head indices, [H_kv]
     draw       keyed draws of this event
     positions  logical position of every slot, int64 [L, H_kv, S]
-    keys       post-RoPE keys, [L, H_kv, S, D]
-    values     [L, H_kv, S, D]
-    queries    newest w post-RoPE queries, oldest first, [L, H_q, w, D]; query head h reads KV head h // (H_q / H_kv)
+    keys       post-RoPE keys in the cache's dtype, [L, H_kv, S, D]
+    values     in the cache's dtype, [L, H_kv, S, D]
+    queries    newest min(w, t) post-RoPE queries, oldest first, [L, H_q, w, D]; query head h reads KV head
+               h // (H_q / H_kv)
     attention  attention mass of every slot (needs.attention), fp32 [L, H_kv, S]
     slot_state per-slot state carried through events, fp32 [L, H_kv, S]
+    hidden_states  last hidden state of every token so far, [t, E], row = logical position
+    token_ids  token id of every slot, int64 [L, H_kv, S]
+    calibration  statistics measured before the run (needs.calibration)
+    pinned     bool [L, H_kv, S]: candidates that stay before all others, within n_select (probes)
+    banned     bool [L, H_kv, S]: candidates that go before all others, also before pinned ones
     """
 
     shape: tuple[int, int, int]
@@ -43,6 +49,11 @@ class CacheView:
     queries: torch.Tensor | None = None
     attention: torch.Tensor | None = None
     slot_state: torch.Tensor | None = None
+    hidden_states: torch.Tensor | None = None
+    token_ids: torch.Tensor | None = None
+    calibration: object | None = None
+    pinned: torch.Tensor | None = None
+    banned: torch.Tensor | None = None
 
     def need(self, name: str) -> torch.Tensor:
         """The tensor of that name. Raises ValueError when the engine gave none, which the policy's needs ask for."""
