@@ -32,7 +32,7 @@ class Needs:
     all_layers          one event is scored with every layer at once
     hidden_states       last hidden state of every cached token
     token_ids           token id of every cached token
-    slot_state          per-slot float state carried through events
+    slot_state          floats per slot that the policy updates at each event and that move with the slot (0 = none)
     """
 
     recent_queries: int = 0
@@ -43,7 +43,7 @@ class Needs:
     all_layers: bool = False
     hidden_states: bool = False
     token_ids: bool = False
-    slot_state: bool = False
+    slot_state: int = 0
 
 
 def resolve_dotted(name: str) -> Callable[..., Any]:
@@ -81,11 +81,20 @@ class Scorer(Policy):
     """
 
     scorer: ClassVar[str] = ""
+    observer: ClassVar[str] = ""
     rowwise: ClassVar[bool] = False
 
     def score(self, view: CacheView) -> torch.Tensor:
         """Scores [layers, kv_heads, slots]; fp32 or int64; select.py overrides protected and recent slots."""
         return resolve_dotted(self.scorer)(self, view)
+
+    def observe(self, view: CacheView) -> torch.Tensor:
+        """New per-slot state, fp32 [layers, kv_heads, slots, needs.slot_state], of a policy that needs any.
+
+        Called once per event, before it is scored: the engine scores a view with this state, and then moves it with the
+        slots. view.slot_state holds the state so far, 0 in slots written since the last event.
+        """
+        return resolve_dotted(self.observer)(self, view)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class CacheView:
     queries    newest min(w, t) post-RoPE queries, oldest first, [L, H_q, w, D]; query head h reads KV head
                h // (H_q / H_kv)
     attention  attention mass of every slot (needs.attention), fp32 [L, H_kv, S]
-    slot_state per-slot state carried through events, fp32 [L, H_kv, S]
+    slot_state state of every slot (needs.slot_state floats, Scorer.observe), fp32 [L, H_kv, S, n]
     hidden_states  last hidden state of every token so far, [t, E], row = logical position
     token_ids  token id of every slot, int64 [L, H_kv, S]
     calibration  statistics measured before the run (needs.calibration)
