@@ -165,7 +165,7 @@ def test_calibration_of_another_model_is_refused(tmp_path: Path, change: dict[st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"abs_mean": np.array(1, np.float32)}, "abs_mean is float32 \\[\\]"),
+        ({"abs_mean": np.ones(1, np.float32)}, r"abs_mean is float32 \[1\]"),
         ({"center_real": np.full((L, H_Q, D // 2), np.nan, np.float32)}, "center_real holds NaN"),
         ({"frequencies": np.ones(3)}, "frequencies must be float64 \\[6\\]"),
         ({"meta": replace(statistics().meta, kv_heads=3)}, "3 KV heads do not divide 4"),
