@@ -66,6 +66,7 @@ def arms_table(reader: Reader, selection: Selection = EVERYTHING) -> pd.DataFram
     problems       problems with a counted answer; samples: most counted answers of a problem; graded: rows graded
     done           rows / planned rows; complete: all planned rows are there and graded; NA without a plan
     wrong .. error shares of the graded rows by verdict
+    lenient        accuracy if answers inside unfinished thoughts counted; missing where a row's grade does not say
     events, output_tokens, cached_mean, decode_tokens_per_second: means per row; prompt_kept_min: least of all rows
     never_evicts   share of rows in which no event happened; overflow_rows: rows whose prompt did not fit into keep
     """
@@ -133,6 +134,7 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "problems": len(answered),
         "samples": int(answered["counts"].max()) if len(answered) else 0,
         **{name: float((verdicts == name).mean()) for name in ("wrong", "no_answer", "truncated", "error")},
+        "lenient": _lenient(rows[rows["counts"]]),
         "output_tokens": float(rows["n_output"].mean()),
         "events": _mean(rows["events"]),
         "never_evicts": _mean(rows["events"].dropna() == 0),
@@ -144,6 +146,13 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "decode_tokens_per_second": _mean(rows["decode_tokens_per_second"]),
         "preemptions": int(rows["num_preemptions"].sum()),
     }
+
+
+def _lenient(rows: pd.DataFrame) -> float | None:
+    if rows.empty or rows["lenient"].isna().any():
+        return None
+    right = (rows["lenient"] == "correct").astype(float)
+    return float(right.groupby(rows["problem_id"]).mean().mean())
 
 
 def _difference(

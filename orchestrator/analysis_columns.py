@@ -29,7 +29,7 @@ ARMS: Mapping[str, str] = {
     **_columns(_COUNT, "problems samples graded rows planned_problems planned_samples invalid"),
     **_columns(_NUMBER, "done"),
     **_columns(_FLAG, "complete"),
-    **_columns(_NUMBER, "wrong no_answer truncated error output_tokens events never_evicts"),
+    **_columns(_NUMBER, "wrong no_answer truncated error lenient output_tokens events never_evicts"),
     **_columns(_NUMBER, "prompt_kept_mean prompt_kept_min cached_mean"),
     **_columns(_COUNT, "cached_peak overflow_rows preemptions"),
     **_columns(_NUMBER, "decode_tokens_per_second"),

@@ -15,8 +15,27 @@ from orchestrator.store.reader import CELL_COLUMNS, Reader
 from orchestrator.tasks.base import Verdict
 
 _FACTS = (
-    *("cell_id", "problem_id", "sample", "status", "verdict", "n_prompt", "n_output", "events", "prompt_kept_mean"),
-    *("prompt_kept_min", "cached_peak", "cached_mean", "overflow", "decode_tokens_per_second", "num_preemptions"),
+    *(
+        "cell_id",
+        "problem_id",
+        "sample",
+        "status",
+        "verdict",
+        "lenient",
+        "n_prompt",
+        "n_output",
+        "events",
+        "prompt_kept_mean",
+    ),
+    *(
+        "prompt_kept_mean",
+        "prompt_kept_min",
+        "cached_peak",
+        "cached_mean",
+        "overflow",
+        "decode_tokens_per_second",
+        "num_preemptions",
+    ),
 )
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from orchestrator import figures, report_notes
 from orchestrator.analysis import Question, Selection, arms_table, differences_table, simulated_cells
 from orchestrator.stats.verdict import Verdict
+from orchestrator.store.paths import NO_JUDGE
 from orchestrator.store.reader import Reader
 
 # Mark and colour of each verdict; never colour alone.
@@ -73,7 +74,8 @@ def build(reader: Reader, selection: Selection, question: Question) -> Report:
 
 def _facts(reader: Reader, selection: Selection, arms: pd.DataFrame) -> dict[str, Any]:
     cells = [str(cell_id) for cell_id in arms[arms["rows"] > 0]["cell_id"]]
-    rows = reader.rows(["cell_id", "gpu", "finished_at", "git_revision"], cells)
+    named = ["cell_id", "gpu", "finished_at", "git_revision", "grader", "judge", "grader_version", "grade_method"]
+    rows = reader.rows(named, cells)
     return {
         "store": str(reader.paths.root),
         "job": selection.campaign,
@@ -82,11 +84,22 @@ def _facts(reader: Reader, selection: Selection, arms: pd.DataFrame) -> dict[str
         "first_row": rows["finished_at"].min().isoformat() if len(rows) else None,
         "last_row": rows["finished_at"].max().isoformat() if len(rows) else None,
         "devices": sorted(set(rows["gpu"])),
+        "graders": _graders(rows),
+        "flipped_time_limits": int(rows["grade_method"].str.contains("flipped", na=False).sum()),
         "git_revisions": sorted({str(revision) for revision in rows["git_revision"]} - {""}),
         "versions": [json.loads(text) for text in reader.versions(cells)] if cells else [],
         "skipped_files": [{"path": str(skipped.path), "reason": skipped.reason} for skipped in reader.skipped],
         "simulated_cells": simulated_cells(reader),
     }
+
+
+def _graders(rows: pd.DataFrame) -> list[str]:
+    """`math v2`, `program v2 by process`: whose verdicts the report counts, the newest of every row."""
+    found = rows[["grader", "judge", "grader_version"]].dropna().drop_duplicates()
+    return sorted(
+        f"{row['grader']} v{row['grader_version']}" + ("" if row["judge"] == NO_JUDGE else f" by {row['judge']}")
+        for _, row in found.iterrows()
+    )
 
 
 def _header(facts: Mapping[str, Any], arms: pd.DataFrame) -> Iterable[str]:
@@ -100,6 +113,10 @@ def _header(facts: Mapping[str, Any], arms: pd.DataFrame) -> Iterable[str]:
     yield f"{facts['rows']:,} rows{planned} in {len(arms)} arms, made {first} to {last} UTC on {devices}"
     for versions in facts["versions"]:
         yield ", ".join(f"{name} {number}" for name, number in versions.items())
+    if facts["graders"]:
+        yield f"graded by {', '.join(facts['graders'])}"
+    if facts["flipped_time_limits"]:
+        yield f"{facts['flipped_time_limits']} programs passed their time limit only when run again alone"
     if facts["git_revisions"]:
         yield f"evictbench revision {', '.join(revision[:12] for revision in facts['git_revisions'])}"
 
@@ -123,14 +140,18 @@ def _sheets(arms: pd.DataFrame, differences: pd.DataFrame, question: Question) -
 
 
 def _accuracy(arms: pd.DataFrame, where: str, several: bool) -> Sheet:
-    columns = [">accuracy", ">95 % interval", ">n", ">wrong", ">no answer", ">cut off", ">error", ">tokens"]
     unfinished = [_done(arm) for _, arm in arms.iterrows()]
     show_done = set(unfinished) != {"all"}
+    # Boxes inside unfinished thoughts, which the paper counted; equal where no thought was cut.
+    show_lenient = bool(((arms["lenient"] - arms["accuracy"]).abs() > 1e-9).any())
+    lenient = [">lenient"] if show_lenient else []
+    columns = [">accuracy", ">95 % interval", *lenient, ">n", ">wrong", ">no answer", ">cut off", ">error", ">tokens"]
     rows = [
         (
             *_arm(arm, several),
             figures.points(arm["accuracy"]),
             figures.interval(arm["low"], arm["high"], signed=False),
+            *([figures.points(arm["lenient"])] if show_lenient else []),
             f"{arm['problems']}×{arm['samples']}",
             *(figures.percent(arm[name]) for name in ("wrong", "no_answer", "truncated", "error")),
             figures.number(arm["output_tokens"], ",.0f"),

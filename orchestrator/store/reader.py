@@ -28,6 +28,7 @@ from orchestrator.store.writer import check_version
 # Columns a grade adds to a row; null where the row has not been graded.
 GRADE_COLUMNS = (
     "verdict",
+    "lenient",
     "extracted",
     "grader",
     "judge",

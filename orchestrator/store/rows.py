@@ -77,6 +77,7 @@ def grade_row(generation: dict[str, Any], grader: GraderKey, grade: Grade, grade
         "judge": grader.judge,
         "grader_version": grader.version,
         "verdict": grade.verdict.value,
+        "lenient": None if grade.lenient is None else grade.lenient.value,
         "extracted": grade.extracted,
         "grade_method": grade.method,
         "grade_seconds": grade.seconds,

@@ -123,6 +123,7 @@ GRADES = _table(
     _required("judge", pa.string(), "judging model, or none"),
     _required("grader_version", pa.int32(), "version of the grader's rules"),
     _required("verdict", pa.string(), "correct, wrong, no_answer, truncated, error or ungraded"),
+    _optional("lenient", pa.string(), "verdict if unfinished thoughts counted as well; null where not told apart"),
     _optional("extracted", pa.string(), "answer found in the text; null when none was"),
     _required("grade_method", pa.string(), "rule that decided"),
     _required("grade_seconds", pa.float64(), "time spent grading", "s"),

@@ -31,12 +31,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """One verdict. `extracted` is the answer as found in the text, `method` the rule that decided, wall `seconds`."""
+    """One verdict. `extracted` is the answer as found in the text, `method` the rule that decided, wall `seconds`.
+
+    lenient  the verdict if the whole text counted, unfinished thoughts included; None where no reading is lenient
+    """
 
     verdict: Verdict
     extracted: str | None
     method: str
     seconds: float
+    lenient: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)

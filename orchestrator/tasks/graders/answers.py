@@ -15,6 +15,7 @@ THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|end|>", "<|eot_id|>", "\n\nHuman:")
 FINISHED = ("stop", "length")
+BOXES = ("\\boxed", "\\fbox")
 
 Finder = Callable[[str], str | None]
 Judge = Callable[[str], tuple[bool, str]]
@@ -25,13 +26,19 @@ def answer_part(text: str, finish_reason: str, *, thinks: bool = False) -> str |
 
     thinks: the prompt already opened the thought, so a text without any tag is an unfinished one.
     """
-    for token in STOP_TOKENS:
-        text = text.split(token, 1)[0]
+    text = until_stop(text)
     _, closed, tail = text.rpartition(THINK_CLOSE)
     if closed:
         return tail
     unfinished = thinks or finish_reason == "length" or THINK_OPEN in text
     return None if unfinished else tail
+
+
+def until_stop(text: str) -> str:
+    """Text before the first stop token: what a model wrote past its own end is no part of its answer."""
+    for token in STOP_TOKENS:
+        text = text.split(token, 1)[0]
+    return text
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
@@ -55,27 +62,37 @@ def last_box(text: str) -> str | None:
     return found[-1][2].strip() if found else None
 
 
-def grade_answer(text: str, finish_reason: str, find: Finder, judge: Judge, *, thinks: bool = False) -> Grade:
+def grade_answer(
+    text: str,
+    finish_reason: str,
+    find: Finder,
+    judge: Judge,
+    *,
+    thinks: bool = False,
+    marks: tuple[str, ...] = BOXES,
+) -> Grade:
     """The frame of every grader: locate the answer, then judge it; absence is told apart from error and truncation.
 
     find   answer part -> extracted answer or None
     judge  extracted answer -> (is correct, name of the rule that decided)
+    marks  what the lenient reading accepts inside a thought: a box, never a number or a phrase in passing
     """
     started = time.perf_counter()
-    verdict, extracted, method = _decide(text, finish_reason, find, judge, thinks)
-    return Grade(verdict, extracted, method, time.perf_counter() - started)
-
-
-def _decide(text: str, finish_reason: str, find: Finder, judge: Judge, thinks: bool) -> tuple[Verdict, str | None, str]:
     if finish_reason not in FINISHED:
-        return Verdict.ERROR, None, f"finish_reason {finish_reason}"
+        return Grade(Verdict.ERROR, None, f"finish_reason {finish_reason}", 0.0, Verdict.ERROR)
     part = answer_part(text, finish_reason, thinks=thinks)
     extracted = None if part is None else find(part)
-    if not extracted:
+    if extracted:
+        correct, method = judge(extracted)
+        verdict = lenient = Verdict.CORRECT if correct else Verdict.WRONG
+    else:
         verdict = Verdict.TRUNCATED if finish_reason == "length" else Verdict.NO_ANSWER
-        return verdict, None, "unfinished thought" if part is None else "nothing to extract"
-    correct, method = judge(extracted)
-    return Verdict.CORRECT if correct else Verdict.WRONG, extracted, method
+        method = "unfinished thought" if part is None else "nothing to extract"
+        lenient = verdict
+        whole = until_stop(text)
+        if any(mark in whole for mark in marks) and (found := find(whole)):
+            lenient = Verdict.CORRECT if judge(found)[0] else Verdict.WRONG
+    return Grade(verdict, extracted or None, method, time.perf_counter() - started, lenient)
 
 
 def _next_box(text: str, at: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.tasks.base import Grade
-from orchestrator.tasks.graders.answers import boxes, grade_answer
+from orchestrator.tasks.graders.answers import BOXES, boxes, grade_answer
 
 VERSION = 1
 _JSON = re.compile(r"[\"'`]answer[\"'`]?\s*:\s*[\"'`]?\s*\(?([A-Za-z])\)?[\"'`]", re.IGNORECASE)
@@ -29,7 +29,7 @@ def grade(gold: str, text: str, finish_reason: str, options: str = "ABCD") -> Gr
             return False, "not an option"
         return answer == gold, "letter"
 
-    return grade_answer(text, finish_reason, find, judge)
+    return grade_answer(text, finish_reason, find, judge, marks=(*BOXES, '"answer"'))
 
 
 def find(part: str) -> str | None:

@@ -167,3 +167,23 @@ def test_algebra_works_off_the_main_thread() -> None:
     for thread in threads:
         thread.join()
     assert verdicts == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "strict", "lenient"),
+    [
+        ("so \\boxed{12}</think> It is \\boxed{12}", "stop", Verdict.CORRECT, Verdict.CORRECT),
+        ("<think>so \\boxed{12}. But wait", "length", Verdict.TRUNCATED, Verdict.CORRECT),
+        ("<think>so \\boxed{13}. But wait", "length", Verdict.TRUNCATED, Verdict.WRONG),
+        ("<think>the answer is 12", "length", Verdict.TRUNCATED, Verdict.TRUNCATED),
+        ("so \\boxed{12}</think>\n", "stop", Verdict.NO_ANSWER, Verdict.CORRECT),
+        ("nothing<|im_end|>\\boxed{12}", "stop", Verdict.NO_ANSWER, Verdict.NO_ANSWER),
+        ("\\boxed{12}", "error", Verdict.ERROR, Verdict.ERROR),
+    ],
+)
+def test_unfinished_thoughts_count_only_in_the_lenient_reading(
+    text: str, finish_reason: str, strict: Verdict, lenient: Verdict
+) -> None:
+    for grade in (integers.grade, math.grade):
+        found = grade("12", text, finish_reason)
+        assert (found.verdict, found.lenient) == (strict, lenient), grade
