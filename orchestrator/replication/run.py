@@ -1,0 +1,69 @@
+"""What a store holds for the arms of a publication: cells, problems, answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.analysis_pairs import complete_problems, pair_problems
+from orchestrator.analysis_rows import cells_of, complete, counted, problems_of, records
+from orchestrator.replication.arms import Wanted
+from orchestrator.stats.paired import Paired
+from orchestrator.store.reader import Reader
+
+Cell = Mapping[str, Any]
+
+
+class Run:
+    """One store, read once; cells of other models than the published ones are not read at all."""
+
+    def __init__(self, reader: Reader) -> None:
+        """Reads the list of cells only."""
+        self._reader = reader
+        self.cells = records(cells_of(reader, None))
+
+    @cached_property
+    def identities(self) -> dict[str, dict[str, Any]]:
+        """Identity of each planned cell, by id; cells without a plan have none."""
+        plan = self._reader.plan()
+        return {row["cell_id"]: json.loads(row["identity"]) for row in records(plan)}
+
+    def arm(self, wanted: Wanted) -> Cell | None:
+        """The cell of an arm, if it has rows."""
+        cell = wanted.find(self.cells)
+        return cell if cell is not None and cell["rows"] else None
+
+    def rows(self, cell: Cell) -> pd.DataFrame:
+        """All rows of a cell with `counts`, `right` and `length` (analysis_rows.counted)."""
+        cell_id = str(cell["cell_id"])
+        if cell_id not in self._rows:
+            self._rows[cell_id] = counted(self._reader, pd.DataFrame([cell]))
+        return self._rows[cell_id]
+
+    def problems(self, cell: Cell) -> pd.DataFrame:
+        """Complete problems of a cell: counts, right, length."""
+        return complete_problems(dict(cell), problems_of(self.rows(cell)))
+
+    def paired(self, mine: Cell, theirs: Cell) -> Paired:
+        """Two cells on the problems that are complete in both."""
+        a, b = self.problems(mine), self.problems(theirs)
+        return pair_problems(a, b, a.index.intersection(b.index).sort_values())
+
+    def run_accuracies(self, cell: Cell) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Accuracy of each sample index over the complete problems [m]: what one run of the publication is."""
+        rows = self.rows(cell)
+        rows = rows[rows["counts"] & rows["problem_id"].isin(self.problems(cell).index)]
+        return rows.groupby("sample")["right"].mean().to_numpy(np.float64)
+
+    def unfinished(self, cell: Cell) -> bool:
+        """Whether rows or grades of a planned cell are missing."""
+        return complete(dict(cell)) is False
+
+    @cached_property
+    def _rows(self) -> dict[str, pd.DataFrame]:
+        return {}

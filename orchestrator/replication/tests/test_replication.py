@@ -1,0 +1,90 @@
+"""The replication table on stores whose numbers are made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.replication.columns import CAMPAIGN, COUNTS, PUBLISHED, REPLICATION
+from orchestrator.replication.costs import campaign
+from orchestrator.replication.counts import counts_table
+from orchestrator.replication.names import same_model
+from orchestrator.replication.published import named, published
+from orchestrator.replication.table import replication_table
+from orchestrator.store.reader import Reader
+from orchestrator.store.tests.stores import Arm, build_store
+from orchestrator.store.writer import Store
+
+QWEN = "Qwen/Qwen3-4B"
+# MATH500, Qwen3-4B, keep 1024: random .874, SnapKV .703; 40 problems x 2 answers stand for the 500.
+RANDOM = Arm("random", ("1" * 35 + "0" * 5,) * 2, keep=1024, interval=64, model=QWEN, task="math500")
+SNAPKV = replace(RANDOM, policy="snapkv", protection="none", outcomes=("1" * 10 + "0" * 30,) * 2)
+
+
+def number(numbers: pd.DataFrame, /, **wanted: Any) -> dict[str, Any]:
+    """The only number with these values."""
+    for name, value in wanted.items():
+        numbers = numbers[numbers[name] == value]
+    assert len(numbers) == 1
+    return dict(numbers.iloc[0])
+
+
+def test_796_numbers_of_the_paper_and_third_parties_apart() -> None:
+    numbers = published(named("random-attention"))
+    assert dict(numbers.dtypes.astype(str)) == dict(PUBLISHED)
+    assert numbers["third_party"].value_counts().to_dict() == {False: 796, True: 155}
+    assert numbers["number"].is_unique
+    shares = number(numbers, table="AppD", policy="R-KV", metric="prompt_survival_per_head")
+    assert (shares["value_low"], shares["value_high"], shares["rounding"]) == (0.26, 0.67, 0.005)
+    assert np.isnan(number(numbers, metric="workload")["value_low"])
+    with pytest.raises(UserError, match="unknown paper 'random-atention'.*Did you mean 'random-attention'"):
+        named("random-atention")
+
+
+def test_an_empty_store_says_what_would_have_to_run(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s")
+    table = replication_table(Reader(tmp_path / "s"))
+    assert dict(table.dtypes.astype(str)) == dict(REPLICATION)
+    assert set(table["status"]) == {"not run"}
+    needed = number(table, table="Table1", model="Qwen3-4B", task="MATH500", policy="SnapKV", metric="accuracy")
+    assert needed["needs"] == "Qwen/Qwen3-4B math500 snapkv K1024 none"
+    # 500 problems x 2 answers x 14.2 thousand tokens at TriAttention's 1,494 tokens/s.
+    assert needed["gpu_hours"] == pytest.approx(500 * 2 * 14200 / 1494 / 3600)
+    arms = campaign(table)
+    assert dict(arms.dtypes.astype(str)) == dict(CAMPAIGN)
+    assert not arms.duplicated(["model", "task", "policy", "policy_params", "protection", "keep"]).any()
+    assert arms["gpu_hours"].sum() > needed["gpu_hours"]
+    assert counts_table(Reader(tmp_path / "s")).dtypes.astype(str).to_dict() == dict(COUNTS)
+
+
+def test_consistent_deviating_and_by_design(tmp_path: Path) -> None:
+    build_store(tmp_path / "s", [RANDOM, SNAPKV])
+    table = replication_table(Reader(tmp_path / "s"))
+    main = {"table": "Table1", "model": "Qwen3-4B", "task": "MATH500", "metric": "accuracy"}
+    random, snapkv = (number(table, policy=policy, **main) for policy in ("Random Attention", "SnapKV"))
+    assert (random["estimate"], random["problems"], random["samples"]) == (35 / 40, 40, 2)
+    # The store's cells are greedy and the published ones are not: said, with the comparison beside it.
+    assert (random["status"], random["inside"], snapkv["inside"]) == ("differs by design", True, False)
+    assert "temperature 0, published 0.6" in random["reason"]
+    assert number(table, policy="VaSE", **main)["status"] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("published_name", "path", "equal"),
+    [
+        ("Qwen3-4B", "Qwen/Qwen3-4B", True),
+        ("Qwen3-4B", "/models/Qwen3-4B/", True),
+        ("Qwen3-4B", "someone/Qwen3-4B", False),
+        ("Qwen3-4B", "Qwen/Qwen3-4B-Instruct-2507", False),
+        ("Qwen3-4B", "embedded:reasoner", False),
+        ("4 models", "Qwen/Qwen3-4B", False),
+    ],
+)
+def test_only_equal_model_ids_are_compared(published_name: str, path: str, equal: bool) -> None:
+    assert same_model(published_name, path) is equal
