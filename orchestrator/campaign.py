@@ -86,7 +86,7 @@ def submit(prepared: Prepared) -> list[str]:
     try:
         campaign.submit(prepared.job.source.text, resolved, environment(), rows)
         campaign.ask(Control.RUN)
-        _forget_old_engines(campaign)
+        _forget_the_dead(campaign)
     except OSError as error:
         raise UserError(f"the campaign cannot be recorded in {campaign.directory}: {error}") from error
     if known and changes:
@@ -216,13 +216,16 @@ def _refuse_changed_tasks(plan: Plan, store: Store, committed: Iterable[ChunkId]
         plan.tasks[ref].refuse_changes(problems)  # type: ignore[attr-defined]
 
 
-def _forget_old_engines(campaign: Campaign) -> None:
-    """A driver that was killed could not retire its engines."""
+def _forget_the_dead(campaign: Campaign) -> None:
+    """A driver that was killed could not sign off, nor retire its engines."""
     limit = datetime.now(UTC) - _FORGOTTEN
-    for facts in campaign.live():
+    for facts in [*campaign.live(), *campaign.drivers()]:
         with suppress(ValueError, KeyError, TypeError):
             if datetime.fromisoformat(facts["updated_at"]) < limit:
-                campaign.retire(facts["engine_id"])
+                if "driver" in facts:
+                    campaign.driver_ended(facts["driver"])
+                else:
+                    campaign.retire(facts["engine_id"])
 
 
 def _say(console: Console, text: str) -> None:

@@ -1,10 +1,15 @@
-"""Connecting to Ray: what must be in the environment before Ray is imported, then the backend."""
+"""Connecting to Ray: what must be in the environment before Ray is imported, then the backend or the job API."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.backend import Backend
+
+if TYPE_CHECKING:
+    from orchestrator.submission_ray import Cluster
 
 
 def connect(address: str | None = None) -> Backend:
@@ -21,3 +26,14 @@ def connect(address: str | None = None) -> Backend:
     from orchestrator.backend_ray import RayBackend  # noqa: PLC0415  Ray reads the variables above when imported
 
     return RayBackend(address)
+
+
+def jobs(address: str) -> Cluster:
+    """The job API of a cluster, `http://HEAD:8265`. Raises UserError when nothing fitting answers there."""
+    tokens = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    if any(os.environ.get(name) for name in tokens) or (Path.home() / ".ray" / "auth_token").exists():
+        # `ray start` asks for the token where there is one; Ray's client shows it only when told to.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    from orchestrator.submission_ray import Cluster  # noqa: PLC0415  Ray reads the variable above when imported
+
+    return Cluster(address)

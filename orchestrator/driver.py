@@ -5,6 +5,8 @@ Nothing that resuming needs lives here: rows are in the store, and a driver that
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,10 +34,13 @@ from orchestrator.messages import (
     NodeLost,
     NodeUp,
     Order,
+    Pause,
     Planned,
     Quarantine,
     Report,
     Reported,
+    Resume,
+    Retry,
     StartEngine,
     StopEngine,
     Tick,
@@ -105,6 +110,7 @@ class Driver:
     def __init__(self, plan: Plan, store: Store, backend: Backend, settings: Settings) -> None:
         self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
         self._campaign: Campaign = store.campaign(plan.job.name)
+        self._name = settings.prefix.rstrip("-")
         self._state = State(settings.limits, settings.prefix)
         self._grading = GradeQueue(str(store.paths.root.resolve()), self._locate)
         self._reports: dict[str, Report] = {}
@@ -117,6 +123,14 @@ class Driver:
     def run(self, view: View, interrupt: Interrupt) -> Outcome:
         """Until everything is committed or parked and graded, or until it is told to stop."""
         self._view = view
+        self._show_life()
+        try:
+            return self._run(interrupt)
+        finally:
+            with suppress(OSError):
+                self._campaign.driver_ended(self._name)
+
+    def _run(self, interrupt: Interrupt) -> Outcome:
         done = self._store.committed(planned.cell_id for planned in self._plan.cells)
         self._grading.add(ungraded(self._store, self._plan, done))
         self._look_at_nodes()
@@ -208,11 +222,33 @@ class Driver:
 
     def _look_around(self) -> None:
         self._look_at_nodes()
-        if self._campaign.control() is Control.CANCEL:
-            self._stop("cancelled")
+        self._obey(self._campaign.control())
+        self._show_life()
         budget = self._settings.gpu_hours
         if budget is not None and self._place_seconds > budget * 3600:
             self._stop(f"the budget of {budget:g} GPU-hours is spent")
+
+    def _obey(self, control: Control) -> None:
+        if control is Control.CANCEL:
+            self._stop("cancelled")
+            return
+        if (control is Control.PAUSE) is not self._state.paused:
+            now = self._now()
+            self._tell(Resume(now) if self._state.paused else Pause(now))
+            self._view.say("paused: finishing what has started" if self._state.paused else "going on")
+        if control is Control.RETRY:
+            self._tell(Retry(self._now()))
+            with suppress(OSError):
+                self._campaign.ask(Control.RUN)
+
+    def _show_life(self) -> None:
+        rows = self._state.books.rows
+        state = "stopping" if self._stopped else "paused" if self._state.paused else "running"
+        left = rows[Status.PENDING] + rows[Status.OWNED]
+        facts = {"pid": os.getpid(), "host": platform.node(), "state": state, "rows_left": left}
+        with suppress(OSError):
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._campaign.driver_beat(self._name, {**facts, "updated_at": now})
 
     def _look_at_nodes(self) -> None:
         up = {machine.name: machine for machine in self._backend.machines()}
@@ -305,6 +341,7 @@ class Driver:
             parked_rows=rows[Status.PARKED],
             ungraded_chunks=self._grading.left,
             draining=self._state.drain_deadline is not None,
+            paused=self._state.paused,
         )
 
     def _seconds_left(self, now: float) -> float | None:

@@ -182,7 +182,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Event: hand out nothing more until Resume; what has started finishes, then its engine ends and frees its place."""
+    """Event: hand out nothing more until Resume; what has started finishes, then engines end and free their places."""
 
     now: float
 
@@ -194,7 +194,14 @@ class Resume:
     now: float
 
 
-Event = Added | NodeUp | NodeLost | Reported | Found | WorkerGone | Tick | Drain | Pause | Resume
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Event: give parked chunks, and engines that could not start, all their attempts again."""
+
+    now: float
+
+
+Event = Added | NodeUp | NodeLost | Reported | Found | WorkerGone | Tick | Drain | Pause | Resume | Retry
 
 
 @dataclass(frozen=True, slots=True)

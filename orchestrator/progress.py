@@ -42,6 +42,7 @@ class Snapshot:
     parked_rows: int
     ungraded_chunks: int
     draining: bool
+    paused: bool = False
 
 
 @dataclass(slots=True)
@@ -158,6 +159,8 @@ def headline(snapshot: Snapshot) -> str:
         parts.append(f"{snapshot.parked_rows} rows parked")
     if snapshot.ungraded_chunks:
         parts.append(f"{snapshot.ungraded_chunks} chunks to grade")
+    if snapshot.paused:
+        parts.append("paused: evictbench resume goes on")
     if snapshot.draining:
         parts.append("draining: Ctrl-C again stops at once")
     return ", ".join(parts)

@@ -36,6 +36,7 @@ from orchestrator.messages import (
     Report,
     Reported,
     Resume,
+    Retry,
     StartEngine,
     StopEngine,
     Tick,
@@ -44,6 +45,7 @@ from orchestrator.messages import (
     WorkerState,
     capacity,
 )
+from orchestrator.placement import free_node, needs_engine
 
 
 def step(state: State, event: Event) -> tuple[State, list[Action]]:
@@ -71,6 +73,8 @@ def step(state: State, event: Event) -> tuple[State, list[Action]]:
             _pause(state, event.now, actions)
         case Resume():
             state.paused = False
+        case Retry():
+            _retry(state)
     if state.hands_out:
         _place_engines(state, event.now, actions)
     return state, actions
@@ -179,7 +183,7 @@ def _steal(state: State, thief: WorkerEntry, actions: list[Action]) -> None:
 
 
 def _wanted_elsewhere(state: State, line: Line) -> bool:
-    return any(_needs_engine(state, other) for other in state.books.lines.values() if other is not line)
+    return any(needs_engine(state, other) for other in state.books.lines.values() if other is not line)
 
 
 def _commit(state: State, chunk: ChunkId, worker: WorkerEntry | None = None) -> None:
@@ -327,6 +331,16 @@ def _pause(state: State, now: float, actions: list[Action]) -> None:
             actions.append(Withdraw(worker.name, tuple(sorted(waiting, key=lambda c: state.books.chunks[c].rank))))
 
 
+def _retry(state: State) -> None:
+    books = state.books
+    for line in books.lines.values():
+        line.closed, line.failed_starts, line.empty_deaths = "", 0, 0
+    for chunk, entry in books.chunks.items():
+        if entry.status is Status.PARKED:
+            entry.failures = 0
+            books.move(chunk, Status.PENDING)
+
+
 def _place_engines(state: State, now: float, actions: list[Action]) -> None:
     """Start engines where places are free, for the lines with most work per engine they already have.
 
@@ -337,9 +351,9 @@ def _place_engines(state: State, now: float, actions: list[Action]) -> None:
     _close_impossible(state, open_lines, actions)
     if not any(node.free for node in books.nodes.values()):
         return
-    while lines := [line for line in open_lines if _needs_engine(state, line)]:
+    while lines := [line for line in open_lines if needs_engine(state, line)]:
         lines.sort(key=lambda line: -line.pending_tokens / (len(line.workers) + 1))
-        spot = next(((line, node) for line in lines if (node := _free_node(state, line)) is not None), None)
+        spot = next(((line, node) for line in lines if (node := free_node(state, line)) is not None), None)
         if spot is None:
             return
         line, node = spot
@@ -362,28 +376,6 @@ def _close_impossible(state: State, lines: list[Line], actions: list[Action]) ->
         elif line.units > largest and not line.workers:
             reason = f"no node left: needs {line.units} places on one node, the largest has {largest}"
             _close(state, line, reason, actions)
-
-
-def _needs_engine(state: State, line: Line) -> bool:
-    if not line.pending_rows or line.closed:
-        return False
-    workers = [state.books.workers[name] for name in line.workers]
-    if workers and line.failed_starts >= state.limits.attempts:
-        return False
-    return line.pending_rows > sum(max(0, w.room) for w in workers)
-
-
-def _free_node(state: State, line: Line) -> str | None:
-    """Emptiest usable node with enough free places and not too many engines starting."""
-    starting: dict[str, int] = {}
-    for worker in state.books.workers.values():
-        starting[worker.node] = starting.get(worker.node, 0) + (worker.phase is Phase.STARTING)
-    large = {name: node for name, node in state.books.nodes.items() if node.units >= line.units}
-    # A quarantined node is better than none.
-    usable = {name: node for name, node in large.items() if not node.quarantined} or large
-    most = state.limits.starting_per_node
-    fits = [(n.free, name) for name, n in usable.items() if n.free >= line.units and starting.get(name, 0) < most]
-    return max(fits)[1] if fits else None
 
 
 def unsettled(state: State) -> list[ChunkId]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from orchestrator import control
 from orchestrator.chunks import ChunkId, blocks_for
-from orchestrator.errors import UserError, closest
-from orchestrator.spec import JobSpec
 from orchestrator.store.campaign import Campaign
-from orchestrator.store.paths import StorePaths, chunk_files
-from orchestrator.store.writer import check_version
-
-_SILENT_SECONDS = 30.0
+from orchestrator.store.paths import chunk_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +53,17 @@ class ParkedStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverStatus:
+    """Last heartbeat of a driver that has not signed off; age in seconds."""
+
+    driver: str
+    host: str
+    pid: int
+    state: str
+    age: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignStatus:
     """What the store knows of one campaign."""
 
@@ -66,6 +72,7 @@ class CampaignStatus:
     engines: tuple[EngineStatus, ...]
     parked: tuple[ParkedStatus, ...]
     attempts_failed: int
+    drivers: tuple[DriverStatus, ...] = ()
 
 
 @click.command()
@@ -74,17 +81,8 @@ class CampaignStatus:
 @click.option("--format", "style", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def command(job: Path | None, store: Path | None, style: str) -> None:
     """How far JOB is; without JOB, every campaign of the store."""
-    spec = JobSpec.load(job) if job is not None else None
-    paths = StorePaths(store or Path(spec.execution.store if spec is not None else "./store"))
-    check_version(paths)
-    known = sorted(path.name for path in paths.campaigns.iterdir()) if paths.campaigns.is_dir() else []
-    if spec is not None and spec.name not in known:
-        listed = ", ".join(known) or "none"
-        raise UserError(
-            f"{paths.root} holds no campaign '{spec.name}'; campaigns: {listed}.{closest(spec.name, known)} "
-            f"Run it: evictbench run {job}"
-        )
-    found = [read(Campaign(paths, name)) for name in (known if spec is None else [spec.name])]
+    campaigns = [control.find(job, store)] if job is not None else control.campaigns(store or Path("./store"))
+    found = [read(campaign) for campaign in campaigns]
     if style == "json":
         click.echo(json.dumps([asdict(status) for status in found], indent=2))
     else:
@@ -111,6 +109,7 @@ def read(campaign: Campaign) -> CampaignStatus:
         engines=tuple(_engine(facts) for facts in campaign.live()),
         parked=_parked(attempts, committed, labels),
         attempts_failed=len(attempts),
+        drivers=tuple(_driver(facts) for facts in campaign.drivers()),
     )
 
 
@@ -127,18 +126,24 @@ def _parked(
 
 
 def _engine(facts: dict[str, Any]) -> EngineStatus:
-    try:
-        age: float | None = (datetime.now(UTC) - datetime.fromisoformat(facts["updated_at"])).total_seconds()
-    except (KeyError, ValueError):
-        age = None
     return EngineStatus(
         engine_id=str(facts.get("engine_id")),
         state=str(facts.get("detail", "unknown")),
         running=int(facts.get("running", 0)),
         waiting=int(facts.get("waiting", 0)),
         generated_tokens=int(facts.get("generated_tokens", 0)),
-        age=age,
+        age=control.age(facts),
     )
+
+
+def _driver(facts: dict[str, Any]) -> DriverStatus:
+    host, state = str(facts.get("host", "unknown")), str(facts.get("state", "unknown"))
+    return DriverStatus(str(facts.get("driver")), host, int(facts.get("pid", 0)), state, control.age(facts))
+
+
+def _beat(age: float | None) -> str:
+    lost = age is None or age > control.SILENT_SECONDS
+    return ("unknown" if age is None else f"{age:.0f} s ago") + ", probably dead" * lost
 
 
 def show(status: CampaignStatus, console: Console) -> None:
@@ -149,13 +154,14 @@ def show(status: CampaignStatus, console: Console) -> None:
     for cell in status.cells:
         cells.add_row(cell.label, str(cell.done), str(cell.planned))
     console.print(cells)
+    for driver in status.drivers:
+        text = f"driver {driver.driver} on {driver.host} (pid {driver.pid}): {driver.state}, {_beat(driver.age)}"
+        console.print(text, markup=False, highlight=False)
     if status.engines:
         engines = Table("engine", "state", "running", "waiting", "tokens", "heartbeat", box=None)
         for engine in status.engines:
-            lost = engine.age is None or engine.age > _SILENT_SECONDS
-            beat = ("unknown" if engine.age is None else f"{engine.age:.0f} s ago") + ", probably dead" * lost
             counts = (str(engine.running), str(engine.waiting), f"{engine.generated_tokens:,}")
-            engines.add_row(engine.engine_id, engine.state, *counts, beat)
+            engines.add_row(engine.engine_id, engine.state, *counts, _beat(engine.age))
         console.print(engines)
     else:
         console.print("no engine is running")

@@ -22,11 +22,13 @@ from orchestrator.store.schema import PLAN
 
 
 class Control(StrEnum):
-    """What the driver of a campaign is asked to do."""
+    """What the drivers of a campaign are asked to do."""
 
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
+    RETRY = "retry"
+    """As run, after putting parked chunks back in line once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,18 @@ class Campaign:
     def ask(self, control: Control) -> None:
         """Leave a request for the driver, which looks for it every few seconds."""
         self._replace("control.json", files.json_writer({"control": control.value}))
+
+    def driver_beat(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Replace what is known of a running driver; several may drive one campaign."""
+        self._replace(f"drivers/{name}.json", files.json_writer({"driver": name, **facts}))
+
+    def driver_ended(self, name: str) -> None:
+        """Forget a driver."""
+        (self.directory / "drivers" / f"{name}.json").unlink(missing_ok=True)
+
+    def drivers(self) -> list[dict[str, Any]]:
+        """Last heartbeat of every driver that has not said that it ended."""
+        return _values(self.directory / "drivers")
 
     def record_attempt(self, chunk: ChunkId, attempt: int, facts: Mapping[str, Any]) -> bool:
         """Record why an attempt ended without a commit; False when it is on record already."""

@@ -19,6 +19,7 @@ from orchestrator.messages import (
     Report,
     Reported,
     Resume,
+    Retry,
     Tick,
     WorkerState,
 )
@@ -124,6 +125,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def pause_or_go_on(self) -> None:
         paused = self.world.state.paused
         self.world.tell(Resume(self.world.now) if paused else Pause(self.world.now))
+
+    @rule()
+    def retry(self) -> None:
+        self.world.tell(Retry(self.world.now))
+        assert self.world.state.books.parked == 0
 
     @invariant()
     def one_live_owner(self) -> None:
