@@ -1,0 +1,116 @@
+"""The draws of policies/draws.py where the cache lives: Philox-4x32-10 words in torch and in Triton."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from policies.kernels.launch import kernel, launch
+
+_LOW = 0xFFFFFFFF
+_TILE = 1024
+
+
+@triton.jit
+def first_words(seed: tl.tensor, event: tl.tensor, layer: tl.tensor, head: tl.tensor, slot: tl.tensor) -> tl.tensor:
+    """Words 0 and 1, uint32, of the counters (event, layer, head, slot) under an int64 seed."""
+    none = slot * 0
+    key_low, key_high = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    zero, one, _, _ = tl.philox_impl(
+        (none + event).to(tl.uint32), (none + layer).to(tl.uint32), (none + head).to(tl.uint32), slot.to(tl.uint32),
+        key_low, key_high, 10,
+    )  # fmt: skip
+    return zero, one
+
+
+@triton.jit
+def random_key(seed: tl.tensor, event: tl.tensor, layer: tl.tensor, head: tl.tensor, slot: tl.tensor) -> tl.tensor:
+    """Draw.keys: the first 63 bits, int64."""
+    zero, one = first_words(seed, event, layer, head, slot)
+    return (zero.to(tl.int64) << 31) | (one >> 1).to(tl.int64)
+
+
+@kernel
+def _draw(
+    out: tl.tensor,
+    seeds: tl.tensor,
+    events: tl.tensor,
+    layers: tl.tensor,
+    heads: tl.tensor,
+    n_layers: tl.tensor,
+    n_heads: tl.tensor,
+    slots: tl.tensor,
+    RUN: tl.constexpr,
+    UNIFORM: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    request, inner = row // (n_layers * n_heads), row % (n_layers * n_heads)
+    layer, head = tl.load(layers + inner // n_heads), tl.load(heads + inner % n_heads)
+    slot = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    counter = (slot // RUN * RUN).to(tl.int64)
+    seed, event = tl.load(seeds + request), tl.load(events + request)
+    if UNIFORM:
+        word, _ = first_words(seed, event, layer, head, counter)
+        drawn = (word >> 8).to(tl.float32) * (1.0 / 16777216)
+    else:
+        drawn = random_key(seed, event, layer, head, counter)
+    tl.store(out + row * slots + slot, drawn, mask=slot < slots)
+
+
+def draw(
+    seeds: torch.Tensor,
+    events: torch.Tensor,
+    layers: torch.Tensor,
+    heads: torch.Tensor,
+    slots: int,
+    run: int = 1,
+    uniform: bool = False,
+) -> torch.Tensor:
+    """Draws of R events, [R, L, H, slots]: int64 keys in [0, 2^63), or fp32 in [0, 1) with 24 bits.
+
+    seeds   int64 [R], the bits of the u64 eviction seeds; events int64 [R]; layers [L], heads [H] int64 global indices
+            (heads = [draws.SHARED_HEAD] for draws that all heads share)
+    run     slots of one run, counted from slot 0, have its first slot's draw
+    """
+    shape = (len(seeds), len(layers), len(heads), slots)
+    out = torch.empty(shape, dtype=torch.float32 if uniform else torch.int64, device=seeds.device)
+    grid = (out[..., 0].numel(), triton.cdiv(slots, _TILE))
+    launch(
+        _draw, grid, out, seeds, events, layers, heads, len(layers), len(heads), slots,
+        RUN=run, UNIFORM=uniform, TILE=_TILE,
+    )  # fmt: skip
+    return out
+
+
+def draw_reference(
+    seeds: torch.Tensor,
+    events: torch.Tensor,
+    layers: torch.Tensor,
+    heads: torch.Tensor,
+    slots: int,
+    run: int = 1,
+    uniform: bool = False,
+) -> torch.Tensor:
+    """The twin of draw, on any device."""
+    slot = torch.arange(slots, device=seeds.device) // run * run
+    first, second = first_words_reference(
+        seeds[:, None, None, None], events[:, None, None, None], layers[:, None, None], heads[:, None], slot
+    )
+    if uniform:
+        return (first >> 8).float() * 2.0**-24
+    return first << 31 | second >> 1
+
+
+def first_words_reference(
+    seeds: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor, c3: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Words 0 and 1, u32 values in int64, of Philox-4x32-10 over the broadcast shape of int64 arguments."""
+    k0, k1 = seeds & _LOW, (seeds >> 32) & _LOW
+    for _ in range(10):
+        # int64 products wrap, but their 64 bits are those of the unsigned product
+        p, q = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (q >> 32) & _LOW ^ c1 ^ k0, q & _LOW, (p >> 32) & _LOW ^ c3 ^ k1, p & _LOW
+        k0, k1 = k0 + 0x9E3779B9 & _LOW, k1 + 0xBB67AE85 & _LOW
+    return c0, c1

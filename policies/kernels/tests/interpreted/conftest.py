@@ -1,0 +1,67 @@
+"""Runs under TRITON_INTERPRET=1 only, in a process of its own: the interpreter changes triton for the whole process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
+collect_ignore_glob = [] if INTERPRETING else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nobody wrote shows: torch.empty holds NaN, or an integer that no kernel writes."""
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def fill(*args: Any, **kwargs: Any) -> torch.Tensor:
+            tensor = make(*args, **kwargs)
+            return tensor.fill_(float("nan") if tensor.is_floating_point() else -77)
+
+        return fill
+
+    monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> None:
+    """Patch triton.language once per module of device functions: the interpreter does at every call of one, for good,
+
+    which is nine tenths of a test's time. A launch patches and restores for itself.
+    """
+    if not INTERPRETING:
+        return
+    from triton.runtime import interpreter  # noqa: PLC0415 - as below
+
+    patched: set[int] = set()
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        module = id(function.fn.__globals__)
+        if module not in patched:
+            interpreter._patch_lang(function.fn)
+            patched.add(module)
+        return function.rewrite()(*args, **kwargs)
+
+    interpreter.InterpretedFunction.__call__ = call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def launched() -> Iterator[None]:
+    """Write every launch of the session to the file EVICTBENCH_LAUNCHES, for the comparison with those compiled."""
+    if not INTERPRETING:
+        yield
+        return
+    from policies.kernels.launch import Launch, watch  # noqa: PLC0415 - must not import triton when not interpreting
+
+    seen: set[Launch] = set()
+    with watch(lambda _, launch: seen.add(launch)):
+        yield
+    if path := os.environ.get("EVICTBENCH_LAUNCHES"):
+        Path(path).write_text(json.dumps(sorted(str(launch) for launch in seen)))

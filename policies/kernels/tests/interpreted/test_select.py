@@ -1,0 +1,67 @@
+"""Draws and selections equal those of the policies package, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from policies.draws import SHARED_HEAD, Draw
+from policies.kernels.philox import draw, draw_reference
+from policies.kernels.select import Draws, hole_moves, hole_moves_reference, kept_slots, kept_slots_reference
+from policies.kernels.tests.cases import events
+
+SEEDS = [0, 2**64 - 1, 0x9E3779B97F4A7C15]
+EVENTS = [0, 7, 2**32 - 1]
+LAYERS, HEADS = (0, 35), (1, 7, 300)
+
+
+def bits(seeds: list[int]) -> torch.Tensor:
+    return torch.from_numpy(np.array(seeds, np.uint64).view(np.int64))
+
+
+@pytest.mark.parametrize("slots", [1, 37, 1025])
+def test_draws_are_those_of_the_policies_package(slots: int) -> None:
+    layers, heads, shared = torch.tensor(LAYERS), torch.tensor(HEADS), torch.tensor([SHARED_HEAD])
+    arguments = (bits(SEEDS), torch.tensor(EVENTS), layers)
+    for ours in (draw, draw_reference):
+        keys, uniform = ours(*arguments, heads, slots), ours(*arguments, heads, slots, uniform=True)
+        together, runs = ours(*arguments, shared, slots), ours(*arguments, heads, slots, run=5)
+        for row, (seed, event) in enumerate(zip(SEEDS, EVENTS, strict=True)):
+            one = Draw(seed, event, LAYERS, HEADS)
+            assert torch.equal(keys[row], one.keys(slots))
+            assert torch.equal(uniform[row], one.uniform(slots))
+            assert torch.equal(together[row], one.shared_keys(slots))
+            assert torch.equal(runs[row], one.block_keys(slots, 5))
+
+
+# (slots, prot, recent, keep): ordinary, no protection, nothing selectable, everything kept but one, keep more than half
+FRAMES = [(40, 5, 8, 24), (61, 0, 0, 60), (33, 3, 17, 20), (2, 0, 1, 1), (50, 50 - 16, 0, 34)]
+TABLE = torch.zeros(len(FRAMES), 1, dtype=torch.int32)
+EVENTS_OF_FRAMES = events(FRAMES, TABLE, list(range(len(FRAMES))))
+
+
+@pytest.mark.parametrize(("shared", "run"), [(False, 1), (True, 1), (False, 6)])
+def test_random_selections(shared: bool, run: int) -> None:
+    seeds, numbers = bits([11, 12, 2**63 + 5, 14, 15]), torch.arange(5)
+    ranking = Draws(seeds, numbers, torch.tensor(LAYERS[1:]), torch.tensor(HEADS[:2]), shared, run)
+    ours, theirs = hole_moves(EVENTS_OF_FRAMES, ranking), hole_moves_reference(EVENTS_OF_FRAMES, ranking)
+    assert torch.equal(ours.src, theirs.src)
+    assert torch.equal(ours.dst, theirs.dst)
+    assert torch.equal(kept_slots(EVENTS_OF_FRAMES, ranking), kept_slots_reference(EVENTS_OF_FRAMES, ranking))
+
+
+@pytest.mark.parametrize("kind", ["continuous", "ties", "nan"])
+def test_scored_selections(kind: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(len(FRAMES), 1, 2, EVENTS_OF_FRAMES.max_slots, generator=generator)
+    if kind == "ties":
+        scores = scores.round() * torch.tensor([0.0, -1.0, 1.0, 1.0]).repeat(16)  # -0 equals 0
+    if kind == "nan":
+        scores[scores > 0.5] = float("nan")
+        scores[scores < -1] = -float("inf")
+        scores[0, 0, 0, 20:30] = float("inf")
+    ours, theirs = hole_moves(EVENTS_OF_FRAMES, scores), hole_moves_reference(EVENTS_OF_FRAMES, scores)
+    assert torch.equal(ours.src, theirs.src)
+    assert torch.equal(ours.dst, theirs.dst)
+    assert torch.equal(kept_slots(EVENTS_OF_FRAMES, scores), kept_slots_reference(EVENTS_OF_FRAMES, scores))
