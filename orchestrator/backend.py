@@ -66,6 +66,9 @@ class Backend(Protocol):
     def send(self, worker: str, order: Order) -> None:
         """Queue an order; one for a dead worker is dropped."""
 
+    def graders(self) -> int:
+        """Works that can be graded at the same time."""
+
     def grade(self, work: GradeWork) -> None:
         """Grade in another process; Graded follows."""
 

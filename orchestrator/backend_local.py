@@ -30,12 +30,12 @@ class _Child:
 
 
 class LocalBackend:
-    """Implements orchestrator.backend.Backend with `places` engines at a time on this machine."""
+    """Implements orchestrator.backend.Backend with `places` engines and `graders` grading processes on this machine."""
 
-    def __init__(self, places: int = 1) -> None:
-        self._places = places
+    def __init__(self, places: int = 1, graders: int = 1) -> None:
+        self._places, self._n_graders = places, graders
         self._children: dict[str, _Child] = {}
-        self._graders = _grader_pool()
+        self._graders = _grader_pool(graders)
         self._grading: dict[Future[Graded], GradeWork] = {}
 
     def machines(self) -> list[Machine]:
@@ -65,6 +65,10 @@ class LocalBackend:
         if worker in self._children:
             with suppress(OSError):
                 self._children[worker].connection.send(order)
+
+    def graders(self) -> int:
+        """As Backend.graders."""
+        return self._n_graders
 
     def grade(self, work: GradeWork) -> None:
         """As Backend.grade."""
@@ -109,7 +113,7 @@ class LocalBackend:
         try:
             return future.result()
         except BrokenExecutor as error:
-            self._graders = _grader_pool()
+            self._graders = _grader_pool(self._n_graders)
             return Graded(work, f"grading process died: {error}")
 
     def _bury(self, name: str) -> Lost:
@@ -123,8 +127,8 @@ class LocalBackend:
         return Lost(name, _reason(code))
 
 
-def _grader_pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_live_with_driver)
+def _grader_pool(size: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(size, mp_context=multiprocessing.get_context("spawn"), initializer=_live_with_driver)
 
 
 def _live_with_driver() -> None:

@@ -120,6 +120,10 @@ class RayBackend:
         if worker in self._actors:
             self._actors[worker].orders.append(order)
 
+    def graders(self) -> int:
+        """As Backend.graders: a CPU of the cluster each."""
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
     def grade(self, work: GradeWork) -> None:
         """As Backend.grade."""
         task = ray.remote(grade).options(num_cpus=1, max_retries=0)

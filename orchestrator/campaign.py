@@ -149,13 +149,13 @@ def _drive(
         threads=usable_cores(),
         stuck_seconds=stuck_seconds,
         create=create,
-        gpu_hours=prepared.job.execution.budget.gpu_hours,
+        gpu_hours=prepared.job.execution.hours(prepared.job.resources.gpu),
     )
-    with _signals(interrupt):
+    with signals(interrupt):
         backend = connect()
         try:
             # Ray takes SIGTERM for itself when it starts.
-            with _signals(interrupt), view_for(console) as view:
+            with signals(interrupt), view_for(console) as view:
                 driver = Driver(prepared.plan, prepared.store, backend, settings)
                 return driver.run(view, interrupt)
         finally:
@@ -163,7 +163,8 @@ def _drive(
 
 
 @contextmanager
-def _signals(interrupt: Interrupt) -> Iterator[None]:
+def signals(interrupt: Interrupt) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are requests to stop as long as this lasts."""
     before = {number: signal.signal(number, interrupt.request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

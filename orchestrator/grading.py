@@ -20,7 +20,8 @@ from orchestrator.store.writer import Store
 from orchestrator.tasks.base import Grade, Problem, Task, Verdict
 
 _CHUNKS = 16
-_AT_ONCE = 2
+# A program runs for seconds on each of its tests, an answer is judged in a millisecond.
+_SLOW = frozenset({"program"})
 _COLUMNS = ("row_id", "cell_id", "problem_id", "sample", "text", "finish_reason")
 
 
@@ -80,11 +81,13 @@ def _grade_row(task: Task, problem: Problem | None, row: Mapping[str, Any]) -> G
 class GradeQueue:
     """Chunks that wait for their grades, in works of a few chunks of one task; a failed work is tried once more.
 
-    `locate` gives a chunk's task and the problems of its block.
+    locate   gives a chunk's task and the problems of its block
+    at_once  works given out and not finished, at most
     """
 
     store: str
     locate: Callable[[ChunkId], tuple[Task, tuple[Problem, ...]]]
+    at_once: int = 2
     errors: list[str] = field(default_factory=list)
     running: int = 0
     _waiting: deque[ChunkId] = field(default_factory=deque)
@@ -101,17 +104,21 @@ class GradeQueue:
 
     def take(self) -> GradeWork | None:
         """The next work, or None while enough of them run or nothing waits."""
-        if self.running >= _AT_ONCE or not self._waiting:
+        if self.running >= self.at_once or not self._waiting:
             return None
         task, problems = self.locate(self._waiting[0])
         chunks = [(self._waiting.popleft(), problems)]
-        while self._waiting and len(chunks) < _CHUNKS:
+        while self._waiting and len(chunks) < (1 if task.grader in _SLOW else _CHUNKS):
             other, problems = self.locate(self._waiting[0])
             if other is not task:
                 break
             chunks.append((self._waiting.popleft(), problems))
         self.running += 1
         return GradeWork(self.store, task, tuple(chunks))
+
+    def drop(self) -> None:
+        """Forget what waits; running works still finish."""
+        self._waiting.clear()
 
     def finish(self, graded: Graded) -> None:
         """Take in what became of a work."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator import models
@@ -97,11 +98,16 @@ def load_model(job: JobSpec, index: int, found: Resources) -> LoadedModel:
     return LoadedModel(spec, ref, resolved)
 
 
+def task_options(spec: TaskSpec, folder: Path) -> dict[str, Any]:
+    """A task's options with paths taken relative to `folder`."""
+    paths = registry.path_options(spec.name)
+    return {key: str(folder / value) if key in paths else value for key, value in spec.options().items()}
+
+
 def load_task(job: JobSpec, index: int, found: Resources) -> LoadedTask:
     """Load tasks[index] and its first problems, whole blocks only. Raises UserError with its place in the job file."""
     spec = job.tasks[index]
-    paths = registry.path_options(spec.name)
-    options = {key: str(job.folder / value) if key in paths else value for key, value in spec.options().items()}
+    options = task_options(spec, job.folder)
     notes = []
     limit = None if spec.limit is None else blocks_for(spec.limit) * BLOCK
     try:

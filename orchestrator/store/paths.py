@@ -11,6 +11,8 @@ from orchestrator.chunks import ChunkId
 
 _CHUNK = re.compile(r"s(\d{4,})-b(\d{5,})\.parquet")
 NO_JUDGE = "none"
+SIDE_JUDGES = ("lcb-compat",)
+"""Judges for comparison: a row's verdict is theirs only where no other judge has one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

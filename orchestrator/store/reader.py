@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.errors import UserError, closest
 from orchestrator.store.campaign import Campaign
-from orchestrator.store.paths import StorePaths, chunk_files
+from orchestrator.store.paths import SIDE_JUDGES, StorePaths, chunk_files
 from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, SCHEMA_VERSION
 from orchestrator.store.writer import check_version
 
@@ -80,9 +80,12 @@ _NO_COLD_ROWS = """
     (SELECT *, NULL::VARCHAR AS text, NULL::BIGINT[] AS age_histogram, NULL::VARCHAR AS versions
      FROM generations LIMIT 0)
 """
+_SIDE_JUDGES = "(" + ", ".join(f"'{judge}'" for judge in SIDE_JUDGES) + ")"
 _LATEST = """
     CREATE VIEW latest_grades AS SELECT row_id, {columns} FROM grades
-    QUALIFY row_number() OVER (PARTITION BY row_id ORDER BY grader_version DESC, graded_at DESC) = 1
+    QUALIFY row_number() OVER (
+        PARTITION BY row_id ORDER BY judge IN {side_judges}, grader_version DESC, graded_at DESC
+    ) = 1
 """
 
 
@@ -111,7 +114,7 @@ class Reader:
             self._connection.register("empty", hot.empty_table())
             self._connection.execute(f"CREATE TABLE {name} AS SELECT *, '' AS file FROM empty")
             self._connection.unregister("empty")
-        self._connection.execute(_LATEST.format(columns=", ".join(GRADE_COLUMNS)))
+        self._connection.execute(_LATEST.format(columns=", ".join(GRADE_COLUMNS), side_judges=_SIDE_JUDGES))
         self.refresh()
 
     def refresh(self) -> str:

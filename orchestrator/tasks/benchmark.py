@@ -64,6 +64,10 @@ class Benchmark:
         if self.mini and not (MINI_DIR / f"{self.name}.jsonl").is_file():
             raise UserError(f"task '{self.name}' has no mini set; give data_file.")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Options only: a task travels to graders with every work, and its problems may take gigabytes."""
+        return {key: value for key, value in self.__dict__.items() if key != "_items"}
+
     @property
     def revision(self) -> str:
         """Hash of the ids and golds in order. Raises UserError as `problems` does."""

@@ -58,6 +58,10 @@ class Jsonl:
             hint = closest(str(self.grader), GRADERS)
             raise UserError(f"task 'jsonl': grader '{self.grader}' is unknown; choose from {known}.{hint}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Options only: a task travels to graders with every work."""
+        return {key: value for key, value in self.__dict__.items() if key != "_items"}
+
     @property
     def revision(self) -> str:
         """The label: lines may be appended, and `refuse_changes` guards the earlier ones."""

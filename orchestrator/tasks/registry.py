@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -45,6 +46,12 @@ def grader(name: str) -> str:
     _fields(name)
     rule: str = _TASKS[name].grader  # type: ignore[attr-defined]
     return rule
+
+
+def published(name: str) -> Mapping[str, Any]:
+    """Options under which a task is the one of the published protocol. Raises UserError for an unknown task."""
+    _fields(name)
+    return getattr(_TASKS[name], "published", {})
 
 
 def get(name: str, /, **values: Any) -> Task:
