@@ -24,6 +24,7 @@ class EngineSpec:
     needs             names of the policies.base.Needs fields that must be provided, with values, sorted; without
                       positions and order, which every engine that evicts gives
     pool_blocks       KV blocks of the pool; None lets the engine decide from memory
+    calibration       file of statistics for policies that need them (policies/calibration.py); empty for none
     """
 
     kind: str
@@ -41,6 +42,7 @@ class EngineSpec:
     block_size: int = 32
     pool_blocks: int | None = None
     enforce_eager: bool = False
+    calibration: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,16 @@ from workers.vllm_engine.settings import EngineSettings, from_extra_args, protec
 
 @dataclass(frozen=True, kw_only=True)
 class EvictingAttentionSpec(FullAttentionSpec):
-    """Full attention whose requests never hold more than reserved_tokens(A) tokens; fields as in EngineSettings."""
+    """Full attention whose requests never hold more than reserved_tokens(A) tokens."""
 
-    keep_ceiling: int
-    interval: int
-    max_prompt_tokens: int
+    settings: EngineSettings
     max_model_len: int
 
     @classmethod
     def of(cls, spec: FullAttentionSpec, settings: EngineSettings, max_model_len: int) -> Self:
         """`spec` with the engine's settings."""
         base = {f.name: getattr(spec, f.name) for f in fields(FullAttentionSpec)}
-        return cls(**base, **settings.as_config(), max_model_len=max_model_len)
+        return cls(**base, settings=settings, max_model_len=max_model_len)
 
     @classmethod
     def merge(cls, specs: list[Self]) -> Self:
@@ -42,11 +40,6 @@ class EvictingAttentionSpec(FullAttentionSpec):
         base: FullAttentionSpec = FullAttentionSpec.merge(specs)
         return cls.of(base, specs[0].settings, specs[0].max_model_len)
 
-    @property
-    def settings(self) -> EngineSettings:
-        """The engine's settings again."""
-        return EngineSettings(self.keep_ceiling, self.interval, self.max_prompt_tokens)
-
     def request_blocks(self, admitted: int) -> int:
         """Blocks a request with `admitted` tokens may come to hold."""
         return self.settings.request_blocks(admitted, self.block_size, self.max_model_len)
@@ -54,7 +47,7 @@ class EvictingAttentionSpec(FullAttentionSpec):
     def max_memory_usage_bytes(self, vllm_config: VllmConfig) -> int:
         """Bytes one layer needs for the largest request; vLLM's start-up check and concurrency report use it."""
         del vllm_config
-        return self.request_blocks(self.max_prompt_tokens) * self.page_size_bytes
+        return self.request_blocks(self.settings.max_prompt_tokens) * self.page_size_bytes
 
 
 class EvictingManager(FullAttentionManager):

@@ -16,8 +16,9 @@ from vllm.v1.attention.backends.cpu_attn import (
 )
 
 from policies.compaction import Moves
-from workers.vllm_engine.events import EvictionCore, Rows, Step
+from workers.vllm_engine.events import EvictionCore, Rows, Source, Step
 from workers.vllm_engine.layout import CacheRows, write_folded
+from workers.vllm_engine.records import Recording
 
 
 class EvictingCPUBackend(CPUAttentionBackend):
@@ -55,6 +56,20 @@ class EvictingImpl(CPUAttentionBackendImpl):
     eviction: CpuEviction | None = None
     layer_index: int = 0
 
+    def forward(
+        self,
+        layer: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """As the base; records for policies that need it. The keys of this step are in the cache already."""
+        if self.eviction is not None and self.eviction.recording is not None:
+            self.eviction.record(self.layer_index, query, key, self.scale)
+        return super().forward(layer, query, key, value, *args, **kwargs)
+
     def do_kv_cache_update(
         self,
         layer: torch.nn.Module,
@@ -78,12 +93,21 @@ class CpuEviction:
 
     live          False in dummy runs, whose rows belong to no request
     folded_slots  int64 [L, T * H] while a step has tokens with one slot per head
+    recording     what this step's forward records, None for nothing
     """
 
-    def __init__(self, core: EvictionCore, cache: CacheRows, request_ids: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        core: EvictionCore,
+        cache: CacheRows,
+        request_ids: Callable[[], Sequence[str]],
+        token_ids: Callable[[int, int], torch.Tensor],
+    ) -> None:
         self.core, self.live = core, False
         self.folded_slots: torch.Tensor | None = None
-        self._cache, self._request_ids = cache, request_ids
+        self.recording: Recording | None = None
+        self._cache, self._request_ids, self._token_ids = cache, request_ids, token_ids
+        self._recorded_blocks = torch.empty(0, 0, dtype=torch.int64)
 
     def rewrite(self, common: CommonAttentionMetadata) -> CommonAttentionMetadata:
         """Run the step's events; replace lengths (in our own tensor: the sampler reads vLLM's) and slots (in place)."""
@@ -92,15 +116,35 @@ class CpuEviction:
         computed = common.seq_lens.numpy() - query_lens
         table = common.block_table_tensor
         request_ids = self._request_ids()[: common.num_reqs]
-        step = self.core.step(request_ids, computed, query_lens, lambda row, slots: self._gather(table, row, slots))
+        source = Source(lambda row, slots: self._gather(table, row, slots), self._token_ids)
+        step = self.core.step(request_ids, computed, query_lens, source)
         for rows, plan in step.moves:
             self._move(table, rows, plan)
         mapping, blocks = common.slot_mapping.numpy(), table.numpy()
         slots = step.slots[step.decode]
         mapping[starts[step.decode]] = self._physical(blocks, step.decode, slots)
         self.folded_slots = self._fold(step, starts, blocks, mapping) if step.victims is not None else None
+        self.recording = step.recording
+        if step.recording is not None:
+            self._recorded_blocks = table[step.recording.rows].to(torch.int64)
         seq_lens = torch.from_numpy(step.cached.astype(np.int32))
         return common.replace(seq_lens=seq_lens, max_seq_len=int(step.cached.max()))
+
+    def record(self, layer: int, query: torch.Tensor, key: torch.Tensor, scale: float) -> None:
+        """Keep what a layer's forward shows to later events; its keys are in the cache. query [tokens, H_q, D]."""
+        plan, records = self.recording, self.core.requests.records
+        assert plan is not None
+        assert records is not None
+        records.keep_queries(plan, layer, query)
+        if len(plan.rows):
+            blocks = self._recorded_blocks
+            rows = query.index_select(0, plan.newest)
+            records.add_decode_mass(plan, layer, rows, scale, lambda slots: self._cache.keys(layer, blocks, slots))
+        records.add_prompt_mass(plan, layer, query, key, scale)
+
+    def end_step(self) -> None:
+        """Forget what belongs to one forward."""
+        self.live, self.folded_slots, self.recording = False, None, None
 
     def _physical(self, blocks: np.ndarray, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
         size = self._cache.block_size

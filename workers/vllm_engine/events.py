@@ -6,13 +6,15 @@ physical lengths to its attention backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import torch
 
 from policies.base import Replacer, Scorer, resolve_dotted
+from policies.calibration import Calibration
 from policies.compaction import Moves, plan
 from policies.draws import Draw
 from policies.registry import build
@@ -20,6 +22,7 @@ from policies.retention import kept_crcs, victim_crc
 from policies.select import select
 from policies.view import CacheView
 from workers.vllm_engine.physical import physical_slots
+from workers.vllm_engine.records import Recording, Records
 from workers.vllm_engine.settings import EngineSettings
 from workers.vllm_engine.state import Batch, Requests, RequestState
 
@@ -36,6 +39,7 @@ class Step:
     decode    int64 [B']: batch rows that decode one token
     replacing int64 [B'']: batch rows whose token overwrites victims, int64 [B'', L, H]
     moves     batch rows [R] and their row moves [R * L, H, M]; every source is read before any target is written
+    recording what the forward records for later events, None for nothing
     """
 
     cached: np.ndarray
@@ -44,6 +48,7 @@ class Step:
     replacing: np.ndarray
     victims: np.ndarray | None
     moves: list[tuple[list[int], Moves]] = field(default_factory=list)
+    recording: Recording | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +63,53 @@ class Event:
     order: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatheredView(CacheView):
-    """A view whose keys and values are read from the cache when a policy asks for them.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How to read what a batch's requests hold.
 
-    gather   () -> (keys, values), each [L, H, S, D]
+    rows       (batch row, slots) -> keys and values of its first slots
+    token_ids  (batch row, tokens) -> int64 [tokens], the ids of its first tokens
     """
 
-    gather: Callable[[], Rows]
+    rows: Callable[[int, int], Rows]
+    token_ids: Callable[[int, int], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredView(CacheView):
+    """A view whose larger tensors are read when a policy asks for them, once each.
+
+    sources   tensor by name
+    """
+
+    sources: Mapping[str, Callable[[], torch.Tensor]]
 
     def need(self, name: str) -> torch.Tensor:
-        """As CacheView.need; reading either of keys and values reads both."""
-        if name in ("keys", "values"):
-            keys, values = self.gather()
-            return keys if name == "keys" else values
-        return CacheView.need(self, name)
+        """As CacheView.need."""
+        source = self.sources.get(name)
+        return CacheView.need(self, name) if source is None else source()
 
 
 class EvictionCore:
-    """Eviction of one worker. `layers` and `heads` are the global indices of what this worker holds."""
+    """Eviction of one worker.
+
+    layers, heads  global indices of what this worker holds
+    records        tables for policies that need more than the cache
+    calibration    the model's, where settings.needs asks for it
+    """
 
     def __init__(
-        self, settings: EngineSettings, layers: Sequence[int], heads: Sequence[int], max_requests: int
+        self,
+        settings: EngineSettings,
+        layers: Sequence[int],
+        heads: Sequence[int],
+        max_requests: int,
+        records: Records | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.layers, self.heads = tuple(layers), tuple(heads)
-        self.requests = Requests(settings, len(self.layers), len(self.heads), max_requests)
+        self.requests = Requests(settings, len(self.layers), len(self.heads), max_requests, records)
+        self._calibration = calibration
         self._layer_index, self._head_index = np.array(self.layers, np.int64), np.array(self.heads, np.int64)
         shrink_policy = build("random", {})
         assert isinstance(shrink_policy, Scorer)
@@ -93,12 +120,11 @@ class EvictionCore:
         request_ids: Sequence[str],
         computed: np.ndarray,
         query_lens: np.ndarray,
-        gather: Callable[[int, int], Rows],
+        source: Source,
     ) -> Step:
         """Lengths, selections and victims before the forward of a batch.
 
         computed    int64 [B], n: tokens whose rows are cached; query_lens int64 [B]: tokens computed in this forward
-        gather      (batch row, slots) -> keys and values of its first slots
         Raises RuntimeError when a request that does not evict outgrows its blocks.
         """
         batch, requests = self.requests.batch(request_ids), self.requests
@@ -118,10 +144,18 @@ class EvictionCore:
         decode = np.flatnonzero(decodes)
         requests.total[batch.rows[decode]] += cached[decode]
         requests.steps[batch.rows[decode]] += 1
-        moves = self._fire(batch, self._firing(batch, late, computed), computed, gather)
+        moves = self._fire(batch, self._firing(batch, late, computed), computed, source)
         replacing = np.flatnonzero(late & batch.in_place)
         victims = self._replace(batch, replacing, computed) if len(replacing) else None
-        return Step(cached, slots, decode, replacing, victims, moves)
+        return Step(cached, slots, decode, replacing, victims, moves, self._record(batch, computed, query_lens, cached))
+
+    def _record(
+        self, batch: Batch, computed: np.ndarray, query_lens: np.ndarray, cached: np.ndarray
+    ) -> Recording | None:
+        if self.requests.records is None or batch.wanted is None:
+            return None
+        starts = np.cumsum(query_lens) - query_lens
+        return self.requests.records.plan(batch.wanted, starts, query_lens, computed, cached)
 
     def _firing(self, batch: Batch, late: np.ndarray, computed: np.ndarray) -> np.ndarray:
         """Batch rows with an event before this forward: physical.Lengths.fires over the batch."""
@@ -130,7 +164,7 @@ class EvictionCore:
         return np.flatnonzero(late & np.where(batch.in_place, shrinking, periodic))
 
     def _fire(
-        self, batch: Batch, rows: np.ndarray, computed: np.ndarray, gather: Callable[[int, int], Rows]
+        self, batch: Batch, rows: np.ndarray, computed: np.ndarray, source: Source
     ) -> list[tuple[list[int], Moves]]:
         """Select for the rows with an event and bring their tables up to date; the caller moves the cached rows.
 
@@ -147,7 +181,7 @@ class EvictionCore:
                 n - fresh, n, dtype=torch.int32
             )
             groups.setdefault(event if event.policy.rowwise else row, []).append(row)
-        return [(group, self._select(batch, group, computed, gather)) for group in groups.values()]
+        return [(group, self._select(batch, group, computed, source)) for group in groups.values()]
 
     def _event(self, state: RequestState, slots: int) -> Event:
         lengths, prot = state.schedule.lengths, state.schedule.prot
@@ -159,9 +193,7 @@ class EvictionCore:
             policy, recent, order = state.policy, state.eviction.recent, state.policy.needs.order
         return Event(policy, slots, prot, recent, lengths.keep - prot - recent, order)
 
-    def _select(
-        self, batch: Batch, group: list[int], computed: np.ndarray, gather: Callable[[int, int], Rows]
-    ) -> Moves:
+    def _select(self, batch: Batch, group: list[int], computed: np.ndarray, source: Source) -> Moves:
         """One selection for a group of alike requests: moves [R * L, H, M]."""
         states = [batch.states[row] for row in group]
         count, layers, heads = len(group), len(self.layers), len(self.heads)
@@ -184,8 +216,11 @@ class EvictionCore:
             heads=self.heads,
             draw=Draw(per_layer(batch.seeds[group]), per_layer(events), self.layers * count, self.heads),
             positions=positions,
-            gather=lambda: gather(group[0], event.slots),
+            calibration=self._calibration,
+            sources=self._sources(states[0], event, group[0], int(computed[group[0]]), positions, source),
         )
+        if event.policy.needs.slot_state:
+            view = self._observe(states[0], event, view)
         kept = select(event.policy, view)
         logical = positions.gather(2, kept).view(count, layers, heads, -1)
         for state, crc in zip(states, kept_crcs(events, self.layers, self.heads, logical).tolist(), strict=True):
@@ -193,9 +228,42 @@ class EvictionCore:
             state.events += not state.schedule.lengths.in_place
         moves = plan(kept, event.slots, event.order)
         moves.apply(positions)
+        if states[0].record is not None:
+            assert self.requests.records is not None
+            self.requests.records.compact(states[0].record, moves, event.slots, kept.shape[2])
         after = positions.view(count, layers, heads, event.slots)[..., : kept.shape[2]]
         self.requests.positions[tables, ..., : kept.shape[2]] = after.to(torch.int32)
         return moves
+
+    def _observe(self, state: RequestState, event: Event, view: GatheredView) -> GatheredView:
+        """The view with the slots' state of this event, which is stored too."""
+        records = self.requests.records
+        assert records is not None
+        assert records.slot_state is not None
+        stored = records.slot_state[:, state.record, :, : event.slots]
+        view = replace(view, slot_state=event.policy.observe(replace(view, slot_state=stored)))
+        stored.copy_(view.need("slot_state"))
+        return view
+
+    def _sources(
+        self, state: RequestState, event: Event, row: int, t: int, positions: torch.Tensor, source: Source
+    ) -> dict[str, Callable[[], torch.Tensor]]:
+        """Readers of what the policy of one request needs besides its positions."""
+        rows = cache(lambda: source.rows(row, event.slots))
+        sources = {"keys": lambda: rows()[0], "values": lambda: rows()[1]}
+        records, record, needs = self.requests.records, state.record, event.policy.needs
+        if needs.token_ids:
+            sources["token_ids"] = lambda: source.token_ids(row, t)[positions]
+        if records is None or record is None:
+            return sources
+
+        if needs.recent_queries:
+            sources["queries"] = lambda: records.recent(record, t, needs.recent_queries)
+        if needs.attention:
+            mass = records.mass
+            assert mass is not None, "requests whose needs this engine does not record are refused"
+            sources["attention"] = lambda: mass[:, record, :, : event.slots]
+        return sources
 
     def _slots(self, state: RequestState, n: int) -> int:
         """Cached tokens per head just before the event of token n."""

@@ -101,6 +101,8 @@ class CacheRows:
         self._flat = flat[starts[0] : starts[0] + len(layers) * first.numel()]
         self._whole = self._flat.view(len(layers) * blocks, heads, self.block_size, row)
         self._isa, self._packing = isa, probe(isa, first.dtype, self.block_size, row // 2)
+        packing = self._packing
+        self._halves = ((packing.key_slot, packing.key_element), (packing.value_slot, packing.value_element))
         # a chunk holds the slots of one block and head; block b of layer l and head h is chunk l * B * H + b * H + h
         self._heads, self._chunk = heads, self.block_size * row
         self._first_chunk = (torch.arange(len(layers)) * blocks * heads)[:, None] + torch.arange(heads)
@@ -117,9 +119,25 @@ class CacheRows:
 
     def gather(self, block_ids: torch.Tensor, slots: int) -> Rows:
         """Keys and values [L, H, slots, D] of one request's slots 0 .. slots - 1, in the cache's dtype."""
-        shape = (*self._first_chunk.shape, slots)
-        keys, values = self._read(block_ids[None], torch.arange(slots).expand(1, *shape))
-        return keys.view(*shape, -1), values.view(*shape, -1)
+        blocks = -(-slots // self.block_size)
+        chunks = self._chunks(block_ids[None, None, :blocks] * self._heads + self._first_chunk[..., None])
+        keys, values = (self._unpack(chunks, *packing)[:, :, :slots] for packing in self._halves)
+        return keys, values
+
+    def keys(self, layer: int, block_ids: torch.Tensor, slots: int) -> torch.Tensor:
+        """Keys [R, H, slots, D] of one layer and the first slots of several requests; block_ids [R, blocks]."""
+        blocks = -(-slots // self.block_size)
+        chunks = self._chunks(block_ids[:, None, :blocks] * self._heads + self._first_chunk[layer, :, None])
+        return self._unpack(chunks, *self._halves[0])[:, :, :slots]
+
+    def _chunks(self, index: torch.Tensor) -> torch.Tensor:
+        """Whole chunks [.., 2 * block * D] by index."""
+        return self._flat.view(-1, self._chunk).index_select(0, index.flatten()).view(*index.shape, self._chunk)
+
+    def _unpack(self, chunks: torch.Tensor, slot: torch.Tensor, element: torch.Tensor) -> torch.Tensor:
+        """Rows [.., blocks * block, D] of chunks [.., blocks, 2 * block * D]."""
+        order = (slot[:, None] + element).flatten()
+        return chunks.index_select(-1, order).view(*chunks.shape[:-2], -1, len(element))
 
     def _read(self, block_ids: torch.Tensor, slots: torch.Tensor) -> Rows:
         """Keys and values [rows, D] of slots [R, L, H, M]."""

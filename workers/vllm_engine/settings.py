@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from policies.base import Needs
 from policies.budget import Budget, Overflow, Protection, effective_keep, protected_tokens
 from workers.api import Eviction
 from workers.vllm_engine.physical import Lengths, event_lengths, in_place_lengths, reserved_tokens
@@ -19,6 +20,9 @@ KEY = "evictbench"
 """The plugin's key in additional_config and in SamplingParams.extra_args; the plugin is inert without it."""
 
 FORMAT_VERSION = 1
+
+NOTHING = Needs()
+"""What engines record unless asked."""
 
 _T = TypeVar("_T", Protection, Overflow)
 
@@ -29,11 +33,16 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Engine-wide: decides the blocks a request reserves. Tokens; see workers.api.EngineSpec for the meaning."""
+    """Engine-wide: decides the blocks a request reserves, and what is recorded for policies.
+
+    keep_ceiling, interval, max_prompt_tokens  tokens, see workers.api.EngineSpec
+    needs      what policies of this engine may ask for
+    """
 
     keep_ceiling: int
     interval: int
     max_prompt_tokens: int
+    needs: Needs = NOTHING
 
     @classmethod
     def from_additional_config(cls, config: object) -> EngineSettings | None:
@@ -41,17 +50,24 @@ class EngineSettings:
         raw = config.get(KEY) if isinstance(config, Mapping) else None
         if raw is None:
             return None
-        known = tuple(f.name for f in fields(cls))
-        _refuse_unknown(raw, known, f"additional_config[{KEY!r}]")
-        values = {name: raw.get(name) for name in known}
-        for name, value in values.items():
+        place = f"additional_config[{KEY!r}]"
+        _refuse_unknown(raw, tuple(f.name for f in fields(cls)), place)
+        sizes = {name: raw.get(name) for name in ("keep_ceiling", "interval", "max_prompt_tokens")}
+        for name, value in sizes.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SettingsError(f"additional_config[{KEY!r}][{name!r}] must be a positive integer, got {value!r}")
-        return cls(**values)
+                raise SettingsError(f"{place}[{name!r}] must be a positive integer, got {value!r}")
+        return cls(**sizes, needs=_needs(raw.get("needs") or {}, f"{place}['needs']"))
 
-    def as_config(self) -> dict[str, int]:
-        """What from_additional_config reads back."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+    def as_config(self) -> dict[str, Any]:
+        """What from_additional_config reads back; defaults are left out."""
+        sizes = {name: getattr(self, name) for name in ("keep_ceiling", "interval", "max_prompt_tokens")}
+        needs = {name: value for name, value in asdict(self.needs).items() if value}
+        return sizes | ({"needs": needs} if needs else {})
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens per head that any request of this engine holds."""
+        return reserved_tokens(self.keep_ceiling, self.interval, self.max_prompt_tokens)
 
     def request_blocks(self, admitted: int, block_size: int, max_model_len: int) -> int:
         """Blocks that a request with `admitted` tokens may come to hold."""
@@ -152,6 +168,15 @@ def resolve(eviction: Eviction, prompt: int, admitted: int, interval: int, *, in
         )
     build = in_place_lengths if in_place else event_lengths
     return Schedule(prot, build(keep, interval, admitted), keep > eviction.keep)
+
+
+def _needs(raw: Mapping[str, Any], place: str) -> Needs:
+    known = asdict(Needs())
+    _refuse_unknown(raw, tuple(known), place)
+    for name, value in raw.items():
+        if type(value) is not type(known[name]):
+            raise SettingsError(f"{place}[{name!r}] must be of type {type(known[name]).__name__}, got {value!r}")
+    return Needs(**raw)
 
 
 def _refuse_unknown(raw: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:

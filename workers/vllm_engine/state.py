@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from policies.base import Policy, Replacer, Scorer
+from policies.base import Needs, Policy, Replacer, Scorer
 from policies.registry import PolicyError, build
 from workers.api import Eviction
 from workers.vllm_engine.physical import reserved_tokens, unbounded_lengths
+from workers.vllm_engine.records import Records, Wanted
 from workers.vllm_engine.settings import EngineSettings, Schedule, SettingsError, from_extra_args, resolve
+
+ALWAYS_GIVEN = ("positions", "order")
+"""Needs that every engine that evicts gives."""
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class RequestState:
     events    selections made, or tokens overwritten in place
     crc       kept_crc so far
     resumed   True once it was preempted: its row must not count (contracts.md section 3)
+    record    its record in records.Records, None when its policy needs none
     """
 
     row: int
@@ -37,6 +42,7 @@ class RequestState:
     events: int = 0
     crc: int = 0
     resumed: bool = False
+    record: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class Batch:
     """Schedules of the requests of one batch, aligned with its rows; int64 unless said otherwise.
 
     start, keep, interval, prot  length algebra [B]; limit [B] = most tokens the request may hold
-    seeds [B] uint64; in_place [B] bool; rows [B] = rows in the tables
+    seeds [B] uint64; in_place [B] bool; rows [B] = rows in the tables; wanted is None when no request records
     """
 
     request_ids: tuple[str, ...]
@@ -57,6 +63,7 @@ class Batch:
     seeds: np.ndarray
     in_place: np.ndarray
     rows: np.ndarray
+    wanted: Wanted | None
 
 
 class Requests:
@@ -66,14 +73,21 @@ class Requests:
                 behind it follow from the length algebra
     peak, total, steps  int64 [rows]: most cached tokens per head, their sum over decode steps, and the steps
     newest      int64 [rows]: logical position of the newest token seen, -1 before the first
+    records     None in an engine whose policies need nothing recorded
     """
 
-    def __init__(self, settings: EngineSettings, layers: int, heads: int, max_requests: int) -> None:
-        self.settings = settings
-        capacity = reserved_tokens(settings.keep_ceiling, settings.interval, settings.max_prompt_tokens)
+    def __init__(
+        self,
+        settings: EngineSettings,
+        layers: int,
+        heads: int,
+        max_requests: int,
+        records: Records | None = None,
+    ) -> None:
+        self.settings, self.records = settings, records
         # finished requests keep their row until their trace is fetched
         rows = 2 * max_requests
-        self.positions = torch.zeros((rows, layers, heads, capacity), dtype=torch.int32)
+        self.positions = torch.zeros((rows, layers, heads, settings.capacity), dtype=torch.int32)
         self.peak, self.total, self.steps, self.newest = (np.zeros(rows, np.int64) for _ in range(4))
         self._free = list(range(rows - 1, -1, -1))
         self._states: dict[str, RequestState] = {}
@@ -85,12 +99,15 @@ class Requests:
         old = self._states.pop(request_id, None)
         if old is not None:
             self._free.append(old.row)
+            self._free_record(old)
         self._batch = None
         eviction = from_extra_args(extra_args)
         policy, schedule = resolve_policy(eviction, prompt, admitted, self.settings)
         row = self._take_row()
+        record = self.records.take() if self.records is not None and policy is not None and recorded(policy) else None
+        resumed = old is not None or admitted > prompt
         self._states[request_id] = RequestState(
-            row, prompt, admitted, eviction, policy, schedule, resumed=old is not None or admitted > prompt
+            row, prompt, admitted, eviction, policy, schedule, resumed=resumed, record=record
         )
         self.peak[row] = self.total[row] = self.steps[row] = 0
         self.newest[row] = -1
@@ -100,6 +117,7 @@ class Requests:
         for request_id in request_ids:
             state = self._states.pop(request_id, None)
             if state is not None:
+                self._free_record(state)
                 self._finished[request_id] = state
                 self._batch = None
 
@@ -108,6 +126,7 @@ class Requests:
         state = self._states.pop(request_id, None) or self._finished.pop(request_id, None)
         if state is not None:
             self._free.append(state.row)
+            self._free_record(state)
             self._batch = None
         return state
 
@@ -136,7 +155,13 @@ class Requests:
             seeds=np.array([state.eviction.seed if state.eviction else 0 for state in states], np.uint64),
             in_place=np.array([item.in_place for item in lengths], bool),
             rows=column([state.row for state in states]),
+            wanted=_wanted(states),
         )
+
+    def _free_record(self, state: RequestState) -> None:
+        if self.records is not None and state.record is not None:
+            self.records.free(state.record)
+            state.record = None
 
     def _take_row(self) -> int:
         if not self._free:
@@ -166,5 +191,52 @@ def resolve_policy(
         raise SettingsError(
             f"prompt of {prompt} tokens exceeds the engine's max_prompt_tokens {settings.max_prompt_tokens}"
         )
+    lacking = lacking_needs(policy.needs, settings.needs)
+    if lacking:
+        raise SettingsError(f"policy {eviction.policy!r} needs {', '.join(lacking)}, which this engine does not record")
     in_place = isinstance(policy, Replacer)
     return policy, resolve(eviction, prompt, admitted, settings.interval, in_place=in_place)
+
+
+def lacking_needs(policy: Needs, engine: Needs) -> list[str]:
+    """Needs, as `name value`, that an engine made for the needs `engine` does not give."""
+    levels = ("", "step", "prefill")
+    lacking = []
+    for name, value in asdict(policy).items():
+        have = getattr(engine, name)
+        enough = levels.index(have) >= levels.index(value) if name == "attention" else have >= value
+        if name not in ALWAYS_GIVEN and not enough:
+            lacking.append(name if value is True else f"{name} {value}")
+    return lacking
+
+
+def recorded(policy: Policy) -> bool:
+    """True when something of the request's forwards must be kept for its events."""
+    needs = policy.needs
+    return bool(needs.recent_queries or needs.attention or needs.slot_state)
+
+
+def reads_prefix_cache(policy: Policy | None, schedule: Schedule, prompt: int) -> bool:
+    """False where cached prompt blocks must not serve a request.
+
+    Its events overwrite prompt blocks, or its policy needs attention or queries of prompt tokens whose forward a hit
+    would skip: the newest queries at the first event are the prompt's when fewer tokens than the window were decoded.
+    """
+    if policy is None:
+        return True
+    if schedule.prot < prompt or policy.needs.attention == "prefill":
+        return False
+    return schedule.lengths.start - prompt >= policy.needs.recent_queries
+
+
+def _wanted(states: Sequence[RequestState]) -> Wanted | None:
+    if all(state.record is None for state in states):
+        return None
+    needs = [state.policy.needs if state.record is not None and state.policy else Needs() for state in states]
+    return Wanted(
+        records=np.array([-1 if state.record is None else state.record for state in states], np.int64),
+        prompt=np.array([state.prompt for state in states], np.int64),
+        queries=np.array([need.recent_queries > 0 for need in needs], bool),
+        steps=np.array([bool(need.attention) for need in needs], bool),
+        prompts=np.array([need.attention == "prefill" for need in needs], bool),
+    )

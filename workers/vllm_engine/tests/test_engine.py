@@ -325,5 +325,5 @@ def test_a_policy_that_does_not_act_fails_the_self_check(monkeypatch: pytest.Mon
 
 
 def test_needs_that_the_engine_cannot_give_are_named() -> None:
-    with pytest.raises(Fatal, match="attention"):
-        VllmEngine(replace(SPEC, needs=(("attention", "step"),))).start()
+    with pytest.raises(Fatal, match="hidden_states"):
+        VllmEngine(replace(SPEC, needs=(("attention", "step"), ("hidden_states", True)))).start()

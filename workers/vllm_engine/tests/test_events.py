@@ -13,7 +13,7 @@ from policies.base import Scorer
 from policies.budget import Protection
 from policies.view import CacheView
 from workers.api import Eviction, EvictionTrace
-from workers.vllm_engine.events import EvictionCore, Rows
+from workers.vllm_engine.events import EvictionCore, Rows, Source
 from workers.vllm_engine.physical import NEVER
 from workers.vllm_engine.settings import EngineSettings, to_extra_args
 from workers.vllm_engine.telemetry import RankFacts, full_trace, measure, merge
@@ -45,14 +45,21 @@ def no_rows(row: int, slots: int) -> Rows:
     raise AssertionError(f"row {row}: none of these policies reads keys ({slots} slots)")
 
 
+def no_tokens(row: int, count: int) -> torch.Tensor:
+    raise AssertionError(f"row {row}: none of these policies reads token ids ({count} tokens)")
+
+
+NOTHING = Source(no_rows, no_tokens)
+
+
 def drive(core: EvictionCore, names: Sequence[str], outputs: int) -> None:
     """Prefill all, then decode until each request has `outputs` tokens."""
     for name in names:
         core.requests.add(name, PROMPTS[name], PROMPTS[name], to_extra_args(REQUESTS[name]))
     prompts = np.array([PROMPTS[name] for name in names])
-    core.step(names, np.zeros_like(prompts), prompts, no_rows)
+    core.step(names, np.zeros_like(prompts), prompts, NOTHING)
     for step in range(outputs - 1):
-        core.step(names, prompts + step, np.ones_like(prompts), no_rows)
+        core.step(names, prompts + step, np.ones_like(prompts), NOTHING)
 
 
 def facts(core: EvictionCore, name: str) -> RankFacts:
@@ -118,25 +125,25 @@ def test_a_resumed_request_is_marked_and_counts_its_outputs_as_admitted() -> Non
     resumed = core()
     drive(resumed, ["random"], 10)
     resumed.requests.add("random", PROMPTS["random"], PROMPTS["random"] + 10, to_extra_args(REQUESTS["random"]))
-    resumed.step(["random"], np.array([0]), np.array([19]), no_rows)
+    resumed.step(["random"], np.array([0]), np.array([19]), NOTHING)
     assert facts(resumed, "random").resumed
 
 
 def test_a_request_without_eviction_must_not_outgrow_its_blocks() -> None:
     plain = core()
     plain.requests.add("plain", 10, 10, None)
-    plain.step(["plain"], np.array([27]), np.array([1]), no_rows)
+    plain.step(["plain"], np.array([27]), np.array([1]), NOTHING)
     with pytest.raises(RuntimeError, match="'plain' holds 29 tokens, its blocks allow 28"):
-        plain.step(["plain"], np.array([28]), np.array([1]), no_rows)
+        plain.step(["plain"], np.array([28]), np.array([1]), NOTHING)
     assert plain.requests.batch(["plain"]).start[0] == NEVER
 
 
 def test_a_trace_without_eviction_equals_the_measured_one() -> None:
     plain = core()
     plain.requests.add("plain", 10, 10, None)
-    plain.step(["plain"], np.array([0]), np.array([10]), no_rows)
+    plain.step(["plain"], np.array([0]), np.array([10]), NOTHING)
     for n in range(10, 22):
-        plain.step(["plain"], np.array([n]), np.array([1]), no_rows)
+        plain.step(["plain"], np.array([n]), np.array([1]), NOTHING)
     assert trace([plain], "plain") == full_trace(10, 22, len(LAYERS) * len(HEADS))
 
 
@@ -153,7 +160,7 @@ def test_a_scoring_policy_reads_the_cache_it_is_given() -> None:
     whole.requests.add("random", 9, 9, to_extra_args(REQUESTS["random"]))
     state = whole.requests.batch(["random"]).states[0]
     state.policy = KeySum()
-    whole.step(["random"], np.array([0]), np.array([9]), gather)
-    whole.step(["random"], np.array([28]), np.array([1]), gather)
+    whole.step(["random"], np.array([0]), np.array([9]), Source(gather, no_tokens))
+    whole.step(["random"], np.array([28]), np.array([1]), Source(gather, no_tokens))
     assert seen == [(0, 28)]
     assert whole.requests.positions[state.row, 0, 0, :24].sort().values.tolist() == [*range(9), *range(13, 28)]
