@@ -29,6 +29,7 @@ from orchestrator.environment import environment, usable_cores
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
 from orchestrator.progress import duration, view_for
+from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
 from orchestrator.store.campaign import Campaign, Control
 from orchestrator.store.rows import plan_row
@@ -66,9 +67,11 @@ class Prepared:
         return self.store.campaign(self.job.name)
 
 
-def prepare(path: Path, store: Path | None = None) -> Prepared:
+def prepare(path: Path, store: Path | None = None, scale: float | None = None) -> Prepared:
     """Read and expand a job, open its store. Raises UserError for every mistake that can be known before a start."""
     job = JobSpec.load(path)
+    if scale is not None:
+        job = scaled(job, scale)
     plan = expand(job)
     opened = Store.open(store or job.execution.store)
     committed = frozenset(opened.committed(planned.cell_id for planned in plan.cells))
@@ -114,12 +117,13 @@ def run(
     store: Path | None = None,
     stuck_seconds: float = 300.0,
     create: str = ENGINES,
+    scale: float | None = None,
 ) -> int:
     """Run what is missing of a job; returns the exit status. `connect` is called only if there is work.
 
     0 everything is committed and graded; 1 chunks are parked, missing or ungraded; 130 stopped by a signal or cancel.
     """
-    prepared = prepare(path, store)
+    prepared = prepare(path, store, scale)
     for change in submit(prepared):
         _say(console, f"changed: {change}")
     for note in prepared.plan.notes:
@@ -189,7 +193,8 @@ def _conclude(prepared: Prepared, outcome: Outcome, seconds: float, console: Con
     if outcome.stopped:
         say(f"Stopped ({outcome.stopped}) with {outcome.unfinished} chunks to run. The same command goes on from here.")
     elif not outcome.parked and not outcome.grade_errors:
-        say(f"Everything is committed and graded. Next: evictbench report {prepared.job.source.path}")
+        small = f" --scale {prepared.job.scale.share:g}" if prepared.job.scale else ""
+        say(f"Everything is committed and graded. Next: evictbench report {prepared.job.source.path}{small}")
 
 
 def parked_lines(plan: Plan, parked: Mapping[ChunkId, str]) -> list[str]:

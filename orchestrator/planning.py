@@ -20,6 +20,9 @@ from workers.api import EngineSpec
 # Careful figures for a model that has no row in the store yet: one engine, start to finish.
 DEFAULT_TOKENS_PER_SECOND = 1500.0
 ENGINE_START_SECONDS = 30.0
+# Factors, either way, that a figure may be off by. Lengths of arms of one model and task have differed by up to a
+# third in the published table, and speed changes with the share of long contexts; a default may be anything.
+MEASURED_DOUBT, PEER_DOUBT, DEFAULT_DOUBT = 1.1, 1.35, 2.0
 # Text compresses to about 3 bytes a token; the rest is columns and file overhead of a chunk.
 DEFAULT_BYTES_PER_TOKEN = 3.0
 BYTES_PER_CHUNK = 24_000
@@ -32,6 +35,7 @@ class CellForecast:
     """One cell: chunks planned and already committed, rows and generated tokens still to make.
 
     source  where tokens_per_row comes from
+    doubt   factor by which tokens_per_row may be off, either way
     """
 
     planned: PlannedCell
@@ -40,6 +44,7 @@ class CellForecast:
     rows: int
     tokens_per_row: float
     source: str
+    doubt: float
 
     @property
     def tokens(self) -> float:
@@ -49,7 +54,10 @@ class CellForecast:
 
 @dataclass(frozen=True, slots=True)
 class EngineForecast:
-    """One engine: its cells, generated tokens still to make, speed and where that figure comes from, seconds."""
+    """One engine: its cells, generated tokens still to make, speed and where that figure comes from, seconds.
+
+    least, most  seconds if every length and the speed are off by their doubt
+    """
 
     spec: EngineSpec
     model: str
@@ -57,6 +65,8 @@ class EngineForecast:
     tokens: float
     tokens_per_second: float
     source: str
+    least: float
+    most: float
 
     @property
     def seconds(self) -> float:
@@ -88,6 +98,7 @@ class Forecast:
     disk_bytes: float
     gpu: str
     gpu_hours: float
+    gpu_hours_range: tuple[float, float]
     cost: float | None
     notes: tuple[str, ...]
 
@@ -112,7 +123,11 @@ def forecast(plan: Plan, history: History, store: str) -> Forecast:
     cells = tuple(_cell(planned, history) for planned in plan.cells)
     engines = tuple(_engines(plan, cells, history))
     job = plan.job
-    hours = sum(engine.seconds for engine in engines) / 3600 * job.resources.tp * job.resources.pp
+    gpus = job.resources.tp * job.resources.pp
+    hours, least, most = (
+        sum(seconds) / 3600 * gpus
+        for seconds in zip(*((engine.seconds, engine.least, engine.most) for engine in engines), strict=True)
+    )
     rate = job.execution.rates.get(job.resources.gpu)
     comparisons = tuple(_comparisons(plan))
     tokens, chunks = sum(cell.tokens for cell in cells), sum(cell.chunks - cell.committed for cell in cells)
@@ -126,6 +141,7 @@ def forecast(plan: Plan, history: History, store: str) -> Forecast:
         disk_bytes=tokens * per_token if per_token else tokens * DEFAULT_BYTES_PER_TOKEN + chunks * BYTES_PER_CHUNK,
         gpu=job.resources.gpu,
         gpu_hours=hours,
+        gpu_hours_range=(least, most),
         cost=None if rate is None else rate * hours,
         notes=(*plan.notes, *_remarks(plan, comparisons, hours)),
     )
@@ -169,23 +185,29 @@ def _cell(planned: PlannedCell, history: History) -> CellForecast:
     rows = sum(min(BLOCK, planned.n_problems - chunk.block * BLOCK) for chunk in missing)
     peer = (cell.model.path, cell.task.name)
     if cell_id in history.lengths:
-        tokens, source = history.lengths[cell_id], "this cell's rows"
+        tokens, source, doubt = history.lengths[cell_id], "this cell's rows", MEASURED_DOUBT
     elif peer in history.peers:
-        tokens, source = history.peers[peer], "rows of the same model and task"
+        tokens, source, doubt = history.peers[peer], "rows of the same model and task", PEER_DOUBT
     else:
-        tokens, source = float(planned.expected_tokens), "the task's own figure"
-    return CellForecast(planned, total, total - len(missing), rows, tokens, source)
+        tokens, source, doubt = float(planned.expected_tokens), "the task's own figure", DEFAULT_DOUBT
+    return CellForecast(planned, total, total - len(missing), rows, tokens, source, doubt)
 
 
 def _engines(plan: Plan, cells: tuple[CellForecast, ...], history: History) -> Iterator[EngineForecast]:
     for spec, tenants in plan.engines.items():
         model = tenants[0].cell.model.path
-        tokens = sum(cell.tokens for cell in cells if cell.planned.engine == spec)
+        mine = [cell for cell in cells if cell.planned.engine == spec]
+        tokens = sum(cell.tokens for cell in mine)
         measured = history.speed.get(model)
-        speed, source = (
-            (measured, "rows of the store") if measured else (DEFAULT_TOKENS_PER_SECOND, "a careful default")
+        speed, source, doubt = (
+            (measured, "rows of the store", PEER_DOUBT)
+            if measured
+            else (DEFAULT_TOKENS_PER_SECOND, "a careful default", DEFAULT_DOUBT)
         )
-        yield EngineForecast(spec, model, len(tenants), tokens, speed, source)
+        start = ENGINE_START_SECONDS if tokens else 0.0
+        least = start + sum(cell.tokens / cell.doubt for cell in mine) / (speed * doubt)
+        most = start + sum(cell.tokens * cell.doubt for cell in mine) / (speed / doubt)
+        yield EngineForecast(spec, model, len(tenants), tokens, speed, source, least, most)
 
 
 def _comparisons(plan: Plan) -> Iterator[ComparisonForecast]:
@@ -214,6 +236,6 @@ def _remarks(plan: Plan, comparisons: tuple[ComparisonForecast, ...], hours: flo
             )
     for task in dict.fromkeys(entry.task for entry in comparisons if entry.n_problems < FEWEST_PROBLEMS):
         yield f"{task}: fewer than {FEWEST_PROBLEMS} problems; the report will call every comparison unresolved."
-    limit = job.execution.budget.gpu_hours
+    limit = job.execution.hours(job.resources.gpu)
     if limit is not None and hours > limit:
-        yield f"the estimate of {hours:.1f} GPU-hours exceeds execution.budget.gpu_hours {limit:g}."
+        yield f"the estimate of {hours:.1f} GPU-hours exceeds execution.budget ({limit:.3g} GPU-hours)."

@@ -22,6 +22,7 @@ def contradictions(job: JobSpec) -> Iterator[Mistake]:
     yield from _names(job)
     yield from _budgets(job)
     yield from _references(job)
+    yield from _money(job)
     if job.protocol == "published":
         yield (
             ("protocol",),
@@ -70,6 +71,14 @@ def arm_entries(job: JobSpec) -> Iterator[tuple[Loc, ArmSpec]]:
         yield ("arms", "policies", index), arm
     for index, entry in enumerate(job.include):
         yield ("include", index), entry
+
+
+def _money(job: JobSpec) -> Iterator[Mistake]:
+    rates, gpu = job.execution.rates, job.resources.gpu
+    if job.execution.budget.dollars is not None and not rates.get(gpu):
+        listed = ", ".join(rates) or "none"
+        hint = f"Add execution.rates: {{{gpu}: price}}, or set resources.gpu to a kind that has one (rates: {listed})."
+        yield ("execution", "budget", "dollars"), f"there is no price of a GPU-hour for resources.gpu '{gpu}'. {hint}"
 
 
 def _references(job: JobSpec) -> Iterator[Mistake]:

@@ -79,6 +79,9 @@ class ModelSpec(Section):
     """Longest prompt plus answer in tokens; null takes the model's own window."""
     revision: str | None = None
     """Hub commit to pin; null takes the one in the cache. What it resolves to is part of a cell's identity."""
+    calibration: str | None = None
+    """Statistics for policies that need them (`evictbench calibrate`), relative to the job file; null takes
+    `evictbench/calibration.safetensors` in the model's directory. Its content is part of those cells' identity."""
 
     @model_validator(mode="before")
     @classmethod
@@ -319,6 +322,8 @@ class BudgetSpec(Section):
 
     gpu_hours: Annotated[Number, Field(gt=0)] | None = None
     """GPU-hours at most; null is no limit."""
+    dollars: Annotated[Number, Field(gt=0)] | None = None
+    """Money at most, at the rate of resources.gpu; null is no limit."""
 
 
 class ExecutionSpec(Section):
@@ -329,7 +334,13 @@ class ExecutionSpec(Section):
     budget: BudgetSpec = BudgetSpec()
     """Limits of the campaign."""
     rates: dict[str, Annotated[Number, Field(ge=0)]] = Field(default_factory=dict)
-    """Price of one GPU-hour by GPU kind, for the cost estimate."""
+    """Price of one GPU-hour by GPU kind, for the cost estimate and budget.dollars."""
+
+    def hours(self, gpu: str) -> float | None:
+        """GPU-hours that may be spent, by whichever limit is reached first; None is no limit."""
+        dollars = self.budget.dollars
+        limits = [self.budget.gpu_hours, None if dollars is None else dollars / self.rates[gpu]]
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 def policy_reference(name: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from rich.text import Text
 from orchestrator import history
 from orchestrator.cells import ModelRef, TaskRef
 from orchestrator.grid import expand
+from orchestrator.outline import OUTLINE_NOTE, OutlineResources
 from orchestrator.planning import CellForecast, Forecast, forecast
+from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
 
 _LEGEND = (
@@ -34,15 +37,23 @@ _LEGEND = (
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--store", help="Use this store instead of execution.store.", type=click.Path(path_type=Path))
 @click.option("--format", "style", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(job: Path, store: Path | None, style: str) -> None:
+@click.option("--scale", type=float, help="Plan it in small on the embedded model, as in 0.01.", metavar="SHARE")
+@click.option("--outline", is_flag=True, help="Size alone, where models and data are not on this machine.")
+def command(job: Path, store: Path | None, style: str, scale: float | None, outline: bool) -> None:
     """What JOB would run: cells, rows, tokens, time, and the smallest difference each comparison could show.
 
     Reads the store for what is committed already. Nothing starts and nothing is written.
     """
     spec = JobSpec.load(job)
-    plan = expand(spec)
+    if scale is not None:
+        spec = scaled(spec, scale)
     where = store or Path(spec.execution.store)
-    expected = forecast(plan, history.read(where, plan), str(where))
+    if outline:
+        plan = expand(spec, OutlineResources())
+        expected = forecast(replace(plan, notes=(*plan.notes, OUTLINE_NOTE)), history.History(), str(where))
+    else:
+        plan = expand(spec)
+        expected = forecast(plan, history.read(where, plan), str(where))
     if style == "json":
         click.echo(json.dumps(as_json(expected), indent=2))
     else:
@@ -110,6 +121,7 @@ def as_json(expected: Forecast) -> dict[str, Any]:
         "tokens": expected.tokens,
         "seconds": expected.seconds,
         "gpu_hours": expected.gpu_hours,
+        "gpu_hours_range": list(expected.gpu_hours_range),
         "cost": expected.cost,
         "disk_bytes": expected.disk_bytes,
         "notes": list(expected.notes),
@@ -170,8 +182,15 @@ def _summary(expected: Forecast) -> Text:
         return Text("Everything is in the store: a run would do nothing.", style="green")
     lengths = " and ".join(dict.fromkeys(cell.source for cell in expected.cells if cell.rows))
     speeds = " and ".join(dict.fromkeys(engine.source for engine in expected.engines if engine.tokens))
-    hours = f" ({expected.gpu_hours:,.1f} GPU-hours)" if expected.gpu != "any" else ""
-    cost = f", {expected.cost:,.2f} at the job's rate" if expected.cost is not None else ""
+    least, most = expected.gpu_hours_range
+    hours = f" ({expected.gpu_hours:,.1f} GPU-hours, {least:,.1f} to {most:,.1f})" if expected.gpu != "any" else ""
+    share = 1 / expected.gpu_hours if expected.gpu_hours else 0.0
+    cost = (
+        f", {expected.cost:,.2f} at the job's rate ({expected.cost * least * share:,.2f} to "
+        f"{expected.cost * most * share:,.2f})"
+        if expected.cost is not None
+        else ""
+    )
     return Text(
         f"To make: {expected.rows:,} rows, about {amount(expected.tokens)} tokens, {duration(expected.seconds)} "
         f"with one engine at a time{hours}{cost}, {size(expected.disk_bytes)} on disk.\n"

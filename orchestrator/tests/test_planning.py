@@ -143,7 +143,7 @@ def test_remarks_name_what_will_disappoint() -> None:
     notes = forecast(planned(alone.replace("limit: 16", "limit: 8")), History(), "").notes
     assert notes == (
         "nothing is compared: no arm stands beside one of the reference 'random'.",
-        "the estimate of 0.0 GPU-hours exceeds execution.budget.gpu_hours 0.001.",
+        "the estimate of 0.0 GPU-hours exceeds execution.budget (0.001 GPU-hours).",
     )
     few = forecast(planned(job_text().replace("limit: 16", "limit: 8")), History(), "").notes
     assert few == ("reasoner_w: fewer than 10 problems; the report will call every comparison unresolved.",)
@@ -202,3 +202,31 @@ def test_amounts(value: float, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert plan_command.duration(seconds) == text
+
+
+def test_a_range_says_how_far_off_hours_may_be_and_a_price_follows_it(tmp_path: Path) -> None:
+    more = "resources: {gpu: H200}\nexecution: {rates: {H200: 4}}\n"
+    plan = planned(job_text(arms=ARMS, more=more))
+    blind = seen(plan, tmp_path / "none")
+    start = 2 * planning.ENGINE_START_SECONDS / 3600
+    least, most = blind.gpu_hours_range
+    assert (blind.gpu_hours - start) / (least - start) == pytest.approx(planning.DEFAULT_DOUBT**2)
+    assert (most - start) / (blind.gpu_hours - start) == pytest.approx(planning.DEFAULT_DOUBT**2)
+    assert blind.cost == pytest.approx(4 * blind.gpu_hours)
+    store = Store.open(tmp_path)
+    commit_block(store, plan.cells[1].cell, ChunkId(plan.cells[1].cell_id, 0, 0), "1" * 16)
+    known = seen(plan, tmp_path)
+    least, most = known.gpu_hours_range
+    assert (most - start) / (least - start) < planning.DEFAULT_DOUBT**4 / 2
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(plan_command.page(blind))
+    assert "GPU-hours, 0.0 to 0.1), 0.15 at the job's rate (0.09 to 0.38)" in console.export_text().replace("\n", " ")
+
+
+def test_a_budget_in_money_is_hours_at_the_rate_of_the_gpu() -> None:
+    more = "resources: {gpu: H200}\nexecution: {rates: {H200: 4}, budget: {gpu_hours: 9, dollars: 8}}\n"
+    job = JobSpec.from_text(job_text(more=more))
+    assert job.execution.hours("H200") == 2
+    assert JobSpec.from_text(job_text()).execution.hours("any") is None
+    with pytest.raises(UserError, match=r"execution\.budget\.dollars: there is no price .* 'any'.*rates: H200"):
+        JobSpec.from_text(job_text(more="execution: {rates: {H200: 4}, budget: {dollars: 8}}\n"))
