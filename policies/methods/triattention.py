@@ -33,7 +33,6 @@ class TriAttention(Scorer):
 
     name: ClassVar[str] = "triattention"
     scorer: ClassVar[str] = "policies.scoring.triattention:score"
-    needs: ClassVar[Needs] = Needs(calibration=True, all_layers=True)
 
     per_layer: bool = False
     normalize: bool = True
@@ -48,6 +47,11 @@ class TriAttention(Scorer):
             raise ValueError(f"aggregation is '{self.aggregation}'; choose {' or '.join(AGGREGATIONS)}.")
         if not 1 <= self.offsets <= MOST_OFFSETS:
             raise ValueError(f"offsets is {self.offsets}; it must be 1 to {MOST_OFFSETS}.")
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """All layers at once only where they share a kept set."""
+        return Needs(calibration=True, all_layers=not self.per_layer)
 
     @property
     def distances(self) -> tuple[int, ...]:

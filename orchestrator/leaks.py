@@ -1,0 +1,82 @@
+"""Whether texts contain questions of the built-in tasks: statistics are never measured on what they are judged by.
+
+A question counts as contained when a run of WORDS of its words is in the text, the usual contamination check; of a
+question with fewer words, all of them in a row. Runs that several questions of a task share are its template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.errors import UserError
+from orchestrator.tasks import registry
+
+WORDS = 13
+SHORTEST = 12  # letters and digits; anything shorter says nothing
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Runs of words by which built-in questions are recognised, each with `task/problem_id`.
+
+    compared  tasks whose questions are here, with their number
+    absent    tasks whose data is not on this machine, or that have no data of their own
+    """
+
+    runs: dict[tuple[str, ...], str]
+    compared: dict[str, int]
+    absent: tuple[str, ...]
+
+    def found_in(self, text: str) -> str | None:
+        """`task/problem_id` of a question in the text, or None."""
+        words = _words(text)
+        lengths = {len(run) for run in self.runs}
+        for length in lengths:
+            for run in _windows(words, length):
+                if run in self.runs:
+                    return self.runs[run]
+        return None
+
+
+def built_in() -> Questions:
+    """Questions of every task whose data is on this machine, in its default size and order."""
+    runs: dict[tuple[str, ...], str] = {}
+    compared, absent = {}, []
+    for name in registry.names():
+        try:
+            problems = registry.get(name).problems()
+        except UserError:
+            absent.append(name)
+            continue
+        texts = {f"{name}/{problem.problem_id}": problem.messages[-1]["content"] for problem in problems}
+        runs.update(_telling(texts))
+        compared[name] = len(texts)
+    return Questions(runs, compared, tuple(absent))
+
+
+def _telling(texts: dict[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Runs that only one question of the task has."""
+    own = {key: set(_windows(words, min(WORDS, len(words)))) for key, words in _tokenised(texts)}
+    seen = Counter(run for runs in own.values() for run in runs)
+    for key, runs in own.items():
+        yield from ((run, key) for run in runs if seen[run] == 1)
+
+
+def _tokenised(texts: dict[str, str]) -> Iterable[tuple[str, Sequence[str]]]:
+    return ((key, _words(text)) for key, text in texts.items())
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _windows(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
+    for start in range(len(words) - length + 1):
+        run = tuple(words[start : start + length])
+        if sum(map(len, run)) >= SHORTEST:
+            yield run
