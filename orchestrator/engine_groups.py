@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from orchestrator import calibrations
 from orchestrator.arms import Arm
 from orchestrator.resources import LoadedModel
 from orchestrator.spec import JobSpec
@@ -45,7 +46,8 @@ def _key(tenant: Tenant) -> object:
     # A longer query window serves the shorter one.
     asked = replace(needs, recent_queries=min(needs.recent_queries, 1))
     interval = tenant.arm.rule.budget.interval if tenant.arm.rule else 0
-    return tenant.model.ref, interval, tuple(getattr(asked, name) for name in _ASKED)
+    calibration = tenant.arm.policy.params().get(calibrations.PARAMETER) if needs.calibration else None
+    return tenant.model.ref, interval, calibration, tuple(getattr(asked, name) for name in _ASKED)
 
 
 def _spec(job: JobSpec, tenants: Sequence[Tenant]) -> EngineSpec:
@@ -67,6 +69,7 @@ def _spec(job: JobSpec, tenants: Sequence[Tenant]) -> EngineSpec:
         block_size=section.block_size,
         pool_blocks=section.pool_blocks,
         enforce_eager=section.enforce_eager,
+        calibration=str(calibrations.file_of(job, model)) if tenants[0].arm.policy.needs.calibration else "",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from orchestrator import feasibility
+from orchestrator import calibrations, feasibility
 from orchestrator.arms import Arm, canonical, grid_arms, points
 from orchestrator.cells import Cell, ModelRef, SamplingRef, TaskRef
 from orchestrator.chunks import BLOCK, ChunkId, Row, Work, plan_missing
@@ -190,6 +190,7 @@ def _judge(
             refusals += feasibility.context_refusals(job, model, task, prompts[model.ref, task.ref].lengths)
     for point in grid:
         refusals += feasibility.needs_refusals(job, point.arm)
+        refusals += calibrations.refusals(job, models.index(point.model), point.model, point.arm)
         lengths = prompts[point.model.ref, point.task.ref].lengths
         refusals += feasibility.budget_refusals(job, point.arm, point.task.spec.name, lengths)
         notes += feasibility.budget_notes(point.arm, point.task.spec.name, lengths, job.sampling.max_tokens)
@@ -201,11 +202,11 @@ def _merged(job: JobSpec, grid: Sequence[_Point], notes: list[str]) -> dict[str,
     """Cells by id; grid points that are one cell are run once, and `notes` says which."""
     cells: dict[str, tuple[Cell, _Point]] = {}
     for written in grid:
-        point = replace(written, arm=canonical(written.arm))
+        point = replace(written, arm=calibrations.calibrated(job, written.model, canonical(written.arm)))
         cell = _cell(job, point)
         if point.arm.policy.name != written.arm.policy.name:
             notes.append(f"{written.arm.title} equals {point.arm.title} by definition and runs as that.")
-        if cell.cell_id in cells and point.arm is written.arm:
+        if cell.cell_id in cells and point.arm.policy.name == written.arm.policy.name:
             notes.append(f"{written.arm.title} is in the job more than once and runs once.")
         cells.setdefault(cell.cell_id, (cell, point))
     return cells
