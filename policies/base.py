@@ -52,6 +52,9 @@ def resolve_dotted(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), attribute)
 
 
+SLOT_ORDERS = ("position", "score")
+
+
 @dataclass(frozen=True)
 class Policy:
     """Base of all policies: class facts below, parameters are the subclass's dataclass fields.
@@ -59,6 +62,8 @@ class Policy:
     needs    a class attribute, or a property where a parameter decides
     evicts   False only for `full`
     shared   heads of a layer share one kept set
+    equal_counts  every layer and head keeps the same number; the registry refuses False, since the heads and layers of
+             a request share one cached length
     """
 
     name: ClassVar[str] = ""
@@ -66,6 +71,7 @@ class Policy:
     needs: ClassVar[Needs] = Needs()
     evicts: ClassVar[bool] = True
     shared: ClassVar[bool] = False
+    equal_counts: ClassVar[bool] = True
 
     def params(self) -> dict[str, Any]:
         """Parameter values by name: the part of a cell's identity that this policy owns."""
@@ -76,6 +82,8 @@ class Policy:
 class Scorer(Policy):
     """Event policies: at an event every slot gets a score, higher is kept.
 
+    slot_order  "position": kept slots stay in chronological order; "score": best first, which is what policies that
+              pool over neighbouring slots then pool over at the next event (needs.order)
     rowwise   the scores of a layer and head depend on its draw and its positions alone, so that an engine may fold the
               events of several requests into one view, as further layers; t is then of no request in particular
     """
@@ -84,8 +92,16 @@ class Scorer(Policy):
     observer: ClassVar[str] = ""
     rowwise: ClassVar[bool] = False
 
+    @property
+    def slot_order(self) -> str:
+        """One of SLOT_ORDERS."""
+        return "position"
+
     def score(self, view: CacheView) -> torch.Tensor:
-        """Scores [layers, kv_heads, slots]; fp32 or int64; select.py overrides protected and recent slots."""
+        """Scores [layers, kv_heads or 1, slots], or without the last `recent` slots; fp32 or int64.
+
+        select.py overrides protected and recent slots.
+        """
         return resolve_dotted(self.scorer)(self, view)
 
     def observe(self, view: CacheView) -> torch.Tensor:
@@ -95,6 +111,47 @@ class Scorer(Policy):
         slots. view.slot_state holds the state so far, 0 in slots written since the last event.
         """
         return resolve_dotted(self.observer)(self, view)
+
+
+@dataclass(frozen=True)
+class Windowed(Scorer):
+    """Scorers that look back from the newest `window` queries and pool over neighbouring slots.
+
+    window      newest queries that score, shorter requests give fewer
+    kernel      slots that are pooled around each, odd; 1 pools nothing
+    slot_order  order of the kept slots, hence what neighbours are at the next event: "position" (chronological) or
+                "score" (best first, as the authors of R-KV and VaSE leave them)
+
+    Raises ValueError for values out of range.
+    """
+
+    window: int = 64
+    kernel: int = 5
+    slot_order: str = "position"
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}; it must be at least 1.")
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(f"kernel is {self.kernel}; it must be odd and at least 1.")
+        check_choice("slot_order", self.slot_order, SLOT_ORDERS)
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """The window's queries, and slots in the order that pooling relies on."""
+        return Needs(recent_queries=self.window, order=True)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless value is one of choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is '{value}'; choose {' or '.join(choices)}.")
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raises ValueError unless low <= value <= high (NaN is refused too)."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; it must be {low} to {high}.")
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ class CacheView:
     pinned: torch.Tensor | None = None
     banned: torch.Tensor | None = None
 
+    @property
+    def keep(self) -> int:
+        """K': cached tokens per head after this event."""
+        return self.prot + self.n_select + self.recent
+
     def need(self, name: str) -> torch.Tensor:
         """The tensor of that name. Raises ValueError when the engine gave none, which the policy's needs ask for."""
         tensor: torch.Tensor | None = getattr(self, name)
