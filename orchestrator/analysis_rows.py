@@ -6,6 +6,7 @@ A row counts when it is attested and has a verdict other than error. Simulated c
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,27 +16,9 @@ from orchestrator.store.reader import CELL_COLUMNS, Reader
 from orchestrator.tasks.base import Verdict
 
 _FACTS = (
-    *(
-        "cell_id",
-        "problem_id",
-        "sample",
-        "status",
-        "verdict",
-        "lenient",
-        "n_prompt",
-        "n_output",
-        "events",
-        "prompt_kept_mean",
-    ),
-    *(
-        "prompt_kept_mean",
-        "prompt_kept_min",
-        "cached_peak",
-        "cached_mean",
-        "overflow",
-        "decode_tokens_per_second",
-        "num_preemptions",
-    ),
+    *("cell_id", "problem_id", "sample", "status", "verdict", "lenient", "n_prompt", "n_output", "events"),
+    *("prompt_kept_mean", "prompt_kept_min", "cached_peak", "cached_mean", "overflow"),
+    *("decode_tokens_per_second", "num_preemptions"),
 )
 
 
@@ -97,13 +80,13 @@ def problems_of(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(cell_id): part.droplevel(0) for cell_id, part in sums.groupby(level=0)}
 
 
-def planned_rows(cell: dict[str, Any]) -> int | None:
+def planned_rows(cell: Mapping[str, Any]) -> int | None:
     """Rows that make a cell complete; None without a plan."""
     planned = (cell["planned_problems"], cell["planned_samples"])
     return None if pd.isna(planned[0]) else int(planned[0] * planned[1])
 
 
-def complete(cell: dict[str, Any]) -> bool | None:
+def complete(cell: Mapping[str, Any]) -> bool | None:
     """Whether all planned rows are there and graded; None without a plan."""
     planned = planned_rows(cell)
     return None if planned is None else bool(cell["rows"] >= planned and cell["graded"] >= cell["rows"])

@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 
 from orchestrator.cells import fingerprint
 from orchestrator.errors import UserError, closest
+from orchestrator.store.paths import NO_JUDGE
 from orchestrator.tasks.base import Grade, Problem
 
 MINI_DIR = Path(__file__).parent / "data"
+PUBLISHED = "published"
 HUB_TIMEOUT = 10.0  # seconds
 MATH_INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -38,10 +40,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Options: `data_file` (jsonl, json, csv or parquet with the hub's fields, relative to the job), `mini`."""
+    """Options.
+
+    data_file  jsonl, json, csv or parquet with the hub's fields, relative to the job
+    mini       a small set of this project's own wording instead
+    judge      whose rules decide; never part of a cell, since it changes no generation
+    """
 
     data_file: str = field(default="", metadata={"path": True})
     mini: bool = False
+    judge: str = NO_JUDGE
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -58,7 +66,16 @@ class Benchmark:
     """Content hash of the whole set where this project has seen it; another content is then refused."""
     expected_tokens: ClassVar[int]
 
+    judges: ClassVar[tuple[str, ...]] = (NO_JUDGE, PUBLISHED)
+    published: ClassVar[Mapping[str, Any]] = {"judge": PUBLISHED}
+    """Options of `protocol: published`."""
+
     def __post_init__(self) -> None:
+        if self.judge not in self.judges:
+            raise UserError(
+                f"task '{self.name}': judge '{self.judge}' is unknown; choose from {', '.join(self.judges)}."
+                f"{closest(str(self.judge), self.judges)}"
+            )
         if self.data_file and self.mini:
             raise UserError(f"task '{self.name}': give either data_file or mini, not both.")
         if self.mini and not (MINI_DIR / f"{self.name}.jsonl").is_file():
