@@ -53,6 +53,7 @@ def resolve_dotted(name: str) -> Callable[..., Any]:
 
 
 SLOT_ORDERS = ("position", "score")
+POOLS = ("avg", "max")
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Windowed(Scorer):
 
     window      newest queries that score, shorter requests give fewer
     kernel      slots that are pooled around each, odd; 1 pools nothing
+    pool        "avg" (neighbours beyond the ends count as 0) or "max"
     slot_order  order of the kept slots, hence what neighbours are at the next event: "position" (chronological) or
                 "score" (best first, as the authors of R-KV and VaSE leave them)
 
@@ -127,6 +129,7 @@ class Windowed(Scorer):
 
     window: int = 64
     kernel: int = 5
+    pool: str = "avg"
     slot_order: str = "position"
 
     def __post_init__(self) -> None:
@@ -134,6 +137,7 @@ class Windowed(Scorer):
             raise ValueError(f"window is {self.window}; it must be at least 1.")
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(f"kernel is {self.kernel}; it must be odd and at least 1.")
+        check_choice("pool", self.pool, POOLS)
         check_choice("slot_order", self.slot_order, SLOT_ORDERS)
 
     @property

@@ -36,6 +36,22 @@ class Overflow(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How many slots each part of a cache gets at one event, in slots per KV head.
+
+    keep      K' after the overflow rule
+    prot, recent, n_select  kept first, newest and selected slots; together K', unless the cache is shorter
+    overflow  protected and recent tokens alone exceed the budget's keep
+    """
+
+    keep: int
+    prot: int
+    recent: int
+    n_select: int
+    overflow: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """Resolved budget of one cell, in tokens per KV head.
 
@@ -84,3 +100,28 @@ def effective_keep(budget: Budget, prompt: int, prot: int, overflow: Overflow) -
             return max(budget.keep, prot + budget.recent)
         case Overflow.PUBLISHED | Overflow.REFUSE:
             return budget.keep
+
+
+def protected_prefix(budget: Budget, protection: Protection, prompt: int, n_sink: int, overflow: Overflow) -> int:
+    """`prot` in tokens after the overflow rule: `published` shortens a prompt that does not fit to K - recent - 1."""
+    prot = protected_tokens(protection, prompt, n_sink)
+    if overflow is Overflow.PUBLISHED and prot + budget.recent > budget.keep:
+        return max(budget.keep - budget.recent - 1, 0)
+    return prot
+
+
+def layout(budget: Budget, protection: Protection, prompt: int, n_sink: int, overflow: Overflow) -> Layout:
+    """What an event of a request with `prompt` tokens keeps.
+
+    Raises ValueError under `refuse` when protected and recent tokens alone exceed keep.
+    """
+    wanted = protected_tokens(protection, prompt, n_sink)
+    too_long = wanted + budget.recent > budget.keep
+    if too_long and overflow is Overflow.REFUSE:
+        raise ValueError(
+            f"{wanted} protected and {budget.recent} recent tokens exceed keep {budget.keep}; raise keep to at least "
+            f"{wanted + budget.recent} or choose another overflow mode: grow, per_arm, published."
+        )
+    prot = protected_prefix(budget, protection, prompt, n_sink, overflow)
+    keep = effective_keep(budget, prompt, prot, overflow)
+    return Layout(keep, prot, budget.recent, keep - prot - budget.recent, too_long)

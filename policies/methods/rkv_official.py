@@ -30,6 +30,7 @@ class RKVOfficial(Windowed):
 
     window: int = 8
     kernel: int = 7
+    pool: str = "max"
     mix_lambda: float = 0.1
     threshold: float = 0.5
     retain: str = "last"

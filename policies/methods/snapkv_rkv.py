@@ -28,6 +28,7 @@ class SnapKVOfRKV(Windowed):
 
     window: int = 8
     kernel: int = 7
+    pool: str = "max"
     ties: str = "slot"
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from policies.scoring.window import by_layer, max_attention, max_pool, snapkv
+from policies.scoring.window import by_layer, max_attention, pooled, snapkv
 
 if TYPE_CHECKING:
     from policies.methods.rkv import RKV
@@ -31,7 +31,7 @@ def rkv_official(policy: RKVOfficial, view: CacheView) -> torch.Tensor:
     redundancy = torch.stack(
         [(mean_cosine(unit) - forgiven(unit, policy.threshold, policy.retain)).softmax(-1)[:, :end] for unit in units]
     )
-    return _mixed(max_pool(by_layer(view, max_attention), policy.kernel), redundancy, policy.mix_lambda)
+    return _mixed(pooled(by_layer(view, max_attention), policy), redundancy, policy.mix_lambda)
 
 
 def directions(keys: torch.Tensor) -> torch.Tensor:

@@ -31,18 +31,18 @@ def accumulated(policy: H2O, view: CacheView) -> torch.Tensor:
 
 
 def snapkv(policy: Windowed, view: CacheView) -> torch.Tensor:
-    """Mean over queries, average pool, mean over the group: fp32 [L, H, S - recent]."""
-    return average_pool(by_layer(view, lambda queries, keys: mean_attention(queries, keys).mean(1)), policy.kernel)
+    """Mean over queries, pooled, mean over the group: fp32 [L, H, S - recent]."""
+    return by_layer(view, lambda queries, keys: pooled(mean_attention(queries, keys), policy).mean(1))
 
 
 def snapkv_rkv(policy: SnapKVOfRKV, view: CacheView) -> torch.Tensor:
-    """Maximum over the group before the softmax, mean over queries, max pool: [L, H, S - recent].
+    """Maximum over the group before the softmax, mean over queries, pooled: [L, H, S - recent].
 
     fp32, or int64 ranks where ties go by the score before pooling.
     """
     raw = by_layer(view, max_attention)
-    pooled = max_pool(raw, policy.kernel)
-    return pooled if policy.ties == "slot" else ranked_twice(pooled, raw)
+    scores = pooled(raw, policy)
+    return scores if policy.ties == "slot" else ranked_twice(scores, raw)
 
 
 def by_layer(view: CacheView, attention: Attention) -> torch.Tensor:
@@ -78,14 +78,10 @@ def logits(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return (grouped / math.sqrt(dim)).unflatten(1, (-1, queries.shape[1]))
 
 
-def average_pool(scores: torch.Tensor, kernel: int) -> torch.Tensor:
-    """Mean over `kernel` neighbouring slots of [L, H, N]; neighbours beyond the ends count as 0."""
-    return functional.avg_pool1d(scores, kernel, stride=1, padding=kernel // 2)
-
-
-def max_pool(scores: torch.Tensor, kernel: int) -> torch.Tensor:
-    """Maximum over `kernel` neighbouring slots of [L, H, N]."""
-    return functional.max_pool1d(scores, kernel, stride=1, padding=kernel // 2)
+def pooled(scores: torch.Tensor, policy: Windowed) -> torch.Tensor:
+    """Mean (absent neighbours count as 0) or maximum over the policy's `kernel` neighbouring slots of [.., .., N]."""
+    pool = functional.avg_pool1d if policy.pool == "avg" else functional.max_pool1d
+    return pool(scores, policy.kernel, stride=1, padding=policy.kernel // 2)
 
 
 def ranked_twice(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
