@@ -7,7 +7,7 @@ Columns and dtypes are declared in analysis_columns; NaN or NA where a number do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +15,13 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.analysis_columns import ARMS, DIFFERENCES, frame
-from orchestrator.analysis_pairs import (
-    Question,
-    complete_problems,
-    full_arm,
-    long_problems,
-    pair_problems,
-    references,
-)
+from orchestrator.analysis_pairs import Answers, Pair, Question, long_problems, pair_problems, pairs
 from orchestrator.analysis_rows import cells_of, complete, counted, planned_rows, problems_of, records
 from orchestrator.errors import UserError, closest
 from orchestrator.stats import multiplicity
 from orchestrator.stats.arms import accuracy
 from orchestrator.stats.comparison import Comparison, compare
-from orchestrator.stats.verdict import Rule, judge, withhold
+from orchestrator.stats.verdict import judge, withhold
 from orchestrator.store.reader import Reader
 
 __all__ = ["DEFAULT", "EVERYTHING", "Question", "Selection", "arms_table", "differences_table", "simulated_cells"]
@@ -86,23 +79,12 @@ def differences_table(reader: Reader, question: Question = DEFAULT, selection: S
     excluded       problems of the task that are in one of the arms but cannot be paired
     p_holm, p_bh   sign-flip p corrected over the family; `full` is a bound, not a contender, and in no family
     long_*         the same on problems whose full-cache trace is longer than keep; others never evict and dilute
+    look, looks    which of the declared looks this is; alpha: two-sided level, the intervals' is 1 - alpha
 
     `full` is compared at every keep of the reference. Raises UserError for a reference that no cell has.
     """
-    cells = cells_of(reader, selection.campaign)
-    known = sorted(set(cells["policy"]))
-    if question.reference not in known and known:
-        raise UserError(
-            f"reference '{question.reference}' has no cell here; policies: {', '.join(known)}."
-            f"{closest(question.reference, known)}"
-        )
-    problems = problems_of(counted(reader, cells))
-    by_id = {cell["cell_id"]: cell for cell in records(cells)}
-    rows = [
-        {**arm, **_difference(arm, reference, problems, full_arm(arm, by_id), question.rule)}
-        for arm in by_id.values()
-        for reference in references(arm, by_id, question)
-    ]
+    answers = Answers(reader, selection.campaign)
+    rows = [{**found.arm, **_difference(found, answers.problems())} for found in pairs(answers, question)]
     return selection.apply(_corrected(frame(rows, DIFFERENCES), question.family))
 
 
@@ -155,21 +137,16 @@ def _lenient(rows: pd.DataFrame) -> float | None:
     return float(right.groupby(rows["problem_id"]).mean().mean())
 
 
-def _difference(
-    arm: dict[str, Any],
-    reference: dict[str, Any],
-    problems: dict[str, pd.DataFrame],
-    full: dict[str, Any] | None,
-    rule: Rule,
-) -> dict[str, Any]:
-    mine, theirs = (complete_problems(cell, problems) for cell in (arm, reference))
-    common = mine.index.intersection(theirs.index).sort_values()
-    seen = [problems[cell["cell_id"]].index for cell in (arm, reference) if cell["cell_id"] in problems]
-    result = compare(pair_problems(mine, theirs, common), rule)
+def _difference(found: Pair, problems: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    arm, reference = found.arm, found.reference
+    result = compare(found.paired, found.rule)
     judgement = result.judgement
     invalid = arm["invalid"] + reference["invalid"]
     if invalid:
         judgement = withhold(judgement, f"invalid: attestation failed in {invalid} rows")
+    elif found.waiting:
+        judgement = withhold(judgement, f"before the first look, at {found.looks[0].samples} samples")
+    unfinished = not all(complete(cell) in (True, None) for cell in (arm, reference))
     return {
         "reference_id": reference["cell_id"],
         "reference_policy": reference["policy"],
@@ -181,10 +158,13 @@ def _difference(
         "interval_kind": judgement.kind.value,
         "verdict": judgement.verdict.value,
         "reason": judgement.reason,
-        "provisional": not all(complete(cell) in (True, None) for cell in (arm, reference)),
-        "excluded": len(set().union(*seen)) - len(common),
+        "provisional": unfinished and found.look is None,
+        "excluded": found.seen - len(found.common),
+        "look": found.look.number if found.look else None,
+        "looks": len(found.looks) or None,
+        "alpha": found.rule.alpha,
         **_comparison_columns(result),
-        **_long(mine, theirs, common, long_problems(reference, problems, full), rule),
+        **_long(found, long_problems(reference, problems, found.full)),
     }
 
 
@@ -202,14 +182,12 @@ def _comparison_columns(result: Comparison) -> dict[str, Any]:
     }
 
 
-def _long(
-    mine: pd.DataFrame, theirs: pd.DataFrame, common: pd.Index[str], long: pd.Index[str] | None, rule: Rule
-) -> dict[str, Any]:
+def _long(found: Pair, long: pd.Index[str] | None) -> dict[str, Any]:
     if long is None:
         return {"long_problems": None}
-    kept = common.intersection(long).sort_values()
-    paired = pair_problems(mine, theirs, kept)
-    low, high = judge(paired, rule).interval
+    kept = found.common.intersection(long).sort_values()
+    paired = pair_problems(found.mine, found.theirs, kept)
+    low, high = judge(paired, found.rule).interval
     return {"long_problems": len(kept), "long_difference": paired.mean, "long_low": low, "long_high": high}
 
 

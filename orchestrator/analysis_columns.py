@@ -43,6 +43,8 @@ DIFFERENCES: Mapping[str, str] = {
     **_columns(_NUMBER, "difference low high"),
     **_columns(_TEXT, "interval_kind verdict reason"),
     **_columns(_FLAG, "provisional"),
+    **_columns(_COUNT, "look looks"),
+    **_columns(_NUMBER, "alpha"),
     **_columns(_COUNT, "problems samples reference_samples excluded wins losses ties"),
     **_columns(_NUMBER, "t_low t_high percentile_low percentile_high p_sign p_signflip p_holm p_bh"),
     **_columns(_COUNT, "family_size"),

@@ -6,15 +6,22 @@ count in both arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from orchestrator.analysis_rows import cells_of, counted, problems_of, records
+from orchestrator.errors import UserError, closest
 from orchestrator.stats.paired import Paired, pair
-from orchestrator.stats.verdict import OURS, Rule
+from orchestrator.stats.sequential import Look, reached, schedule
+from orchestrator.stats.verdict import OURS, Rule, Verdict, judge
+from orchestrator.store.reader import Reader
+
+Cell = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +31,123 @@ class Question:
     reference        policy name; its prompt-protected arm at the same model, task, sampling, keep and interval
     same_protection  compare with the reference under each arm's own protection instead
     family           comparisons that share one correction: those of one `model`, one `task`, or `all`
+    looks            samples per problem after which interim results are tested, rising; the end is always a look
     """
 
     reference: str = "random"
     same_protection: bool = False
     family: str = "model"
     rule: Rule = field(default_factory=lambda: OURS)
+    looks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One arm beside its reference on the problems `common`, which are complete in both.
+
+    mine, theirs  complete problems of each: counts, right, length by problem id
+    seen          problems with any row in either arm
+    rule          with the level of the look
+    look, looks   the look whose samples these are, and the looks of the design; None without declared looks
+    waiting       the design's first look has not been reached
+    """
+
+    arm: Cell
+    reference: Cell
+    full: Cell | None
+    mine: pd.DataFrame
+    theirs: pd.DataFrame
+    common: pd.Index[str]
+    seen: int
+    rule: Rule
+    look: Look | None = None
+    looks: tuple[Look, ...] = ()
+    waiting: bool = False
+
+    @property
+    def paired(self) -> Paired:
+        """Exact per-problem differences, arm - reference."""
+        return pair_problems(self.mine, self.theirs, self.common)
+
+
+class Answers:
+    """Cells of a store or of one of its campaigns, with the counted answers of each problem."""
+
+    def __init__(self, reader: Reader, campaign: str | None = None) -> None:
+        """Reads all rows of the cells."""
+        self.cells = {str(cell["cell_id"]): cell for cell in records(cells_of(reader, campaign))}
+        self._reader, self._campaign = reader, campaign
+        self._by_samples: dict[int | None, dict[str, pd.DataFrame]] = {}
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Rows of analysis_rows.counted."""
+        return counted(self._reader, cells_of(self._reader, self._campaign))
+
+    def problems(self, samples: int | None = None) -> dict[str, pd.DataFrame]:
+        """problems_of the rows whose sample index is below `samples`, by cell."""
+        if samples not in self._by_samples:
+            rows = self.rows if samples is None else self.rows[self.rows["sample"] < samples]
+            self._by_samples[samples] = problems_of(rows)
+        return self._by_samples[samples]
+
+    def samples_done(self, cell: Cell) -> int:
+        """Samples that every planned problem has, graded; 0 without a plan."""
+        if cell["planned_problems"] is None:
+            return 0
+        rows = self.rows[self.rows["cell_id"] == cell["cell_id"]]
+        per_sample = rows[rows["verdict"].notna()].groupby("sample").size()
+        full = per_sample[per_sample >= int(cell["planned_problems"])].index
+        return next((count for count in range(len(full) + 1) if count not in full), 0)
+
+
+def pairs(answers: Answers, question: Question) -> list[Pair]:
+    """Every arm with its reference, in the order of the cells. Raises UserError for a reference that no cell has."""
+    known = sorted({str(cell["policy"]) for cell in answers.cells.values()})
+    if question.reference not in known and known:
+        raise UserError(
+            f"reference '{question.reference}' has no cell here; policies: {', '.join(known)}."
+            f"{closest(question.reference, known)}"
+        )
+    return [
+        _looked_at(arm, reference, answers, question)
+        for arm in answers.cells.values()
+        for reference in references(arm, answers.cells, question)
+    ]
+
+
+def _looked_at(arm: Cell, reference: Cell, answers: Answers, question: Question) -> Pair:
+    """The pair at the look that decides: the first that settles it, else the last one reached, else what is there."""
+    planned = min((int(c["planned_samples"]) for c in (arm, reference) if c["planned_samples"] is not None), default=0)
+    if not question.looks or not planned:
+        return _pair(arm, reference, answers, question.rule, None)
+    try:
+        plan = schedule([look for look in question.looks if look <= planned], planned, question.rule.alpha)
+    except ValueError as error:
+        raise UserError(f"analysis.looks: {error}. Write rising numbers of samples, as in looks: [2, 4, 8].") from error
+    now = reached(plan, min(answers.samples_done(cell) for cell in (arm, reference)))
+    for look in now:
+        found = _pair(arm, reference, answers, replace(question.rule, alpha=look.alpha), look.samples)
+        if judge(found.paired, found.rule).verdict in (Verdict.BETTER, Verdict.WORSE) or look is now[-1]:
+            return replace(found, look=look, looks=plan)
+    first = replace(question.rule, alpha=plan[0].alpha)
+    return replace(_pair(arm, reference, answers, first, plan[0].samples), looks=plan, waiting=True)
+
+
+def _pair(arm: Cell, reference: Cell, answers: Answers, rule: Rule, samples: int | None) -> Pair:
+    problems = answers.problems(samples)
+    mine, theirs = (complete_problems(cell, problems, samples) for cell in (arm, reference))
+    seen = [problems[str(cell["cell_id"])].index for cell in (arm, reference) if cell["cell_id"] in problems]
+    return Pair(
+        arm=arm,
+        reference=reference,
+        full=full_arm(arm, answers.cells),
+        mine=mine,
+        theirs=theirs,
+        common=mine.index.intersection(theirs.index).sort_values(),
+        seen=len(set().union(*seen)),
+        rule=rule,
+    )
 
 
 def pair_problems(mine: pd.DataFrame, theirs: pd.DataFrame, common: pd.Index[str]) -> Paired:
@@ -38,26 +156,28 @@ def pair_problems(mine: pd.DataFrame, theirs: pd.DataFrame, common: pd.Index[str
     return pair(*counts)
 
 
-def complete_problems(cell: dict[str, Any], problems: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Problems all of whose wanted samples count. Without a plan, wanted is what the cell's fullest problem has."""
-    part = problems.get(cell["cell_id"])
+def complete_problems(cell: Cell, problems: Mapping[str, pd.DataFrame], samples: int | None = None) -> pd.DataFrame:
+    """Problems all of whose wanted samples count: `samples`, or those of the plan.
+
+    Without a plan, wanted is what the cell's fullest problem has.
+    """
+    part = problems.get(str(cell["cell_id"]))
     if part is None:
-        return pd.DataFrame({"counts": [], "right": []}, index=pd.Index([], dtype=object))
-    wanted = part["counts"].max() if pd.isna(cell["planned_samples"]) else cell["planned_samples"]
+        return pd.DataFrame({"counts": [], "right": [], "length": []}, index=pd.Index([], dtype=object))
+    planned = cell["planned_samples"]
+    wanted = samples or (int(part["counts"].max()) if pd.isna(planned) else int(planned))
     return part[part["counts"] >= max(1, wanted)]
 
 
-def long_problems(
-    reference: dict[str, Any], problems: dict[str, pd.DataFrame], full: dict[str, Any] | None
-) -> pd.Index[str] | None:
+def long_problems(reference: Cell, problems: Mapping[str, pd.DataFrame], full: Cell | None) -> pd.Index[str] | None:
     """Problems whose full-cache traces exceed the reference's keep on average; None without a full arm."""
-    if full is None or full["cell_id"] not in problems or pd.isna(reference["keep"]):
+    if full is None or full["cell_id"] not in problems or reference["keep"] is None:
         return None
     lengths = problems[full["cell_id"]]["length"]
     return lengths.index[lengths > reference["keep"]]
 
 
-def references(arm: dict[str, Any], cells: dict[str, dict[str, Any]], question: Question) -> Iterator[dict[str, Any]]:
+def references(arm: Cell, cells: Mapping[str, Cell], question: Question) -> Iterator[Cell]:
     """The cells an arm is compared with: one, or for `full` one per keep and interval; never itself."""
     candidates = [
         cell
@@ -71,18 +191,18 @@ def references(arm: dict[str, Any], cells: dict[str, dict[str, Any]], question: 
         candidates = [cell for cell in candidates if budget(cell) == budget(arm)]
     # With several arms of the reference at one budget, the plainest counts: protected, same recent rule, no parameters.
     candidates.sort(key=lambda c: (c["protection"] != wanted, c["recent"] != arm["recent"], c["policy_params"]))
-    first: dict[tuple[Any, Any], dict[str, Any]] = {}
+    first: dict[tuple[Any, Any], Cell] = {}
     for cell in candidates:
         first.setdefault(budget(cell), cell)
     return (cell for cell in first.values() if cell["cell_id"] != arm["cell_id"])
 
 
-def budget(cell: dict[str, Any]) -> tuple[Any, Any]:
+def budget(cell: Cell) -> tuple[Any, Any]:
     """What arms of one comparison share: keep and interval."""
     return cell["keep"], cell["interval"]
 
 
-def full_arm(arm: dict[str, Any], cells: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+def full_arm(arm: Cell, cells: Mapping[str, Cell]) -> Cell | None:
     """The full-cache cell of an arm's model, task and sampling."""
     same = (cell for cell in cells.values() if cell["comparison_id"] == arm["comparison_id"])
     return next((cell for cell in same if cell["policy"] == "full"), None)

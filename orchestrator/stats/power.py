@@ -23,6 +23,19 @@ def detectable_difference(sd: float, n_problems: int, alpha: float = ALPHA, powe
     return float(quantiles * sd / math.sqrt(n_problems))
 
 
+def equivalence_power(se: float, margin: float, freedom: float, alpha: float = ALPHA) -> float:
+    """Chance that two one-sided t tests at `alpha` find equivalence within `margin` when the true difference is 0.
+
+    Normal approximation around the standard error se of the mean difference; NaN where se is unknown.
+    """
+    if math.isnan(se) or freedom < 1:
+        return math.nan
+    if se == 0:
+        return 1.0
+    room = margin - float(stats.t.ppf(1 - alpha, freedom)) * se
+    return float(max(0.0, 2 * stats.norm.cdf(room / se) - 1))
+
+
 def planned_sd(samples: int, accuracy: float = 0.5) -> float:
     """Expected sd of d_i between two arms of `samples` samples each, when nothing has been measured yet.
 

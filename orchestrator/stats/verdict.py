@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -62,26 +63,32 @@ class Judgement:
 
 
 def judge(paired: Paired, rule: Rule = OURS) -> Judgement:
-    """Decide one comparison.
+    """Decide one comparison by the interval of its kind (deciding_kind); the rules are those of decide."""
+    kind = deciding_kind(paired, rule)
+    wins, losses, _ = paired.signs
+    return decide(lambda level: interval(paired, kind, level), kind, paired.n, wins + losses, rule)
+
+
+def decide(
+    interval_at: Callable[[float], Interval], kind: IntervalKind, problems: int, differing: int, rule: Rule = OURS
+) -> Judgement:
+    """Decide from an interval as a function of its level.
 
     better / worse  the interval at 1 - alpha excludes 0
     equivalent      only with a margin: the interval at 1 - 2 alpha lies inside it (two one-sided tests)
     unresolved      otherwise, and always below FEWEST_PROBLEMS problems or FEWEST_NON_TIES problems that differ
     """
-    kind = deciding_kind(paired, rule)
-    low, high = interval(paired, kind, 1 - rule.alpha)
-    wins, losses, _ = paired.signs
-    if paired.n < FEWEST_PROBLEMS:
-        return Judgement(
-            Verdict.UNRESOLVED, (low, high), kind, f"too few: {paired.n} problems, {FEWEST_PROBLEMS} needed"
-        )
-    if wins + losses < FEWEST_NON_TIES:
-        reason = f"too few: {wins + losses} problems differ, {FEWEST_NON_TIES} needed"
+    low, high = interval_at(1 - rule.alpha)
+    if problems < FEWEST_PROBLEMS:
+        reason = f"too few: {problems} problems, {FEWEST_PROBLEMS} needed"
+        return Judgement(Verdict.UNRESOLVED, (low, high), kind, reason)
+    if differing < FEWEST_NON_TIES:
+        reason = f"too few: {differing} problems differ, {FEWEST_NON_TIES} needed"
         return Judgement(Verdict.UNRESOLVED, (low, high), kind, reason)
     if excludes_zero((low, high)):
         return Judgement(Verdict.BETTER if low > 0 else Verdict.WORSE, (low, high), kind, "")
     if rule.margin is not None:
-        inner_low, inner_high = interval(paired, kind, 1 - 2 * rule.alpha)
+        inner_low, inner_high = interval_at(1 - 2 * rule.alpha)
         if -rule.margin < inner_low and inner_high < rule.margin:
             return Judgement(Verdict.EQUIVALENT, (low, high), kind, "")
     return Judgement(Verdict.UNRESOLVED, (low, high), kind, "")
