@@ -71,7 +71,7 @@ def test_validating_every_policy_leaves_torch_and_numpy_out() -> None:
 
 
 MISTAKES = [
-    ("radnom", {}, "unknown policy 'radnom'; known: full, ", "Did you mean 'random'?"),
+    ("radnom", {}, "unknown policy 'radnom'; known: caote, full, ", "Did you mean 'random'?"),
     ("random", {"sede": 1}, "policy 'random' has no parameter 'sede'; parameters: none.", ""),
     ("random_block", {"blok": 8}, "no parameter 'blok'; parameters: block. Did you mean 'block'?", ""),
     ("random_block", {"block": 0}, "policy 'random_block': block is 0; it must be at least 1.", ""),
@@ -84,7 +84,7 @@ MISTAKES = [
     ("random_block", {"block": True}, "is True; it must be a whole number.", ""),
     ("random_block", {"block": 8.0}, "is 8.0; it must be a whole number.", ""),
     ("nowhere.py:Mine", {}, "nowhere.py does not exist.", ""),
-    ("mine.txt:Mine", {}, "'mine.txt:Mine' is not a policy name nor file.py:Class; known names: full, ", ""),
+    ("mine.txt:Mine", {}, "'mine.txt:Mine' is not a policy name nor file.py:Class; known names: caote, full, ", ""),
 ]
 
 
