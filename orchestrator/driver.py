@@ -9,19 +9,17 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 from orchestrator.backend import ENGINES, Backend, Launch, Lost
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.grading import Graded, GradeQueue, grader_key
 from orchestrator.grid import Plan
-from orchestrator.ledger import Limits, Phase, State, Status, WorkerEntry
+from orchestrator.ledger import Limits, State, Status
 from orchestrator.messages import (
-    NOTHING,
     Action,
     Added,
     AskDrain,
@@ -48,8 +46,10 @@ from orchestrator.messages import (
     WorkerGone,
     WorkerState,
 )
-from orchestrator.progress import EngineLine, Rate, Snapshot, View
+from orchestrator.observers import Observer
+from orchestrator.progress import Rate, Snapshot, View
 from orchestrator.scheduler import step
+from orchestrator.snapshots import Counts, snapshot
 from orchestrator.store.campaign import Campaign, Control
 from orchestrator.store.rows import comparison_id
 from orchestrator.store.writer import Store
@@ -59,7 +59,6 @@ from workers.api import EngineSpec
 _POLL_SECONDS = 0.25
 _LOOK_SECONDS = 2.0
 _GRADE_SECONDS = 600.0
-_ROWS_TO_LEARN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,15 @@ class Outcome:
 class Driver:
     """Runs the missing chunks of a plan and grades what is committed."""
 
-    def __init__(self, plan: Plan, store: Store, backend: Backend, settings: Settings) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        backend: Backend,
+        settings: Settings,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._observers = observers
         self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
         self._campaign: Campaign = store.campaign(plan.job.name)
         self._name = settings.prefix.rstrip("-")
@@ -211,14 +218,10 @@ class Driver:
         if facts:
             return lost.reason
         # It ended before its first heartbeat: only its output can tell why.
-        lines = (
-            self._log(lost.worker).read_text(errors="replace").split("\n") if self._log(lost.worker).exists() else []
-        )
+        log = self._campaign.log(lost.worker)
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         said = [line.strip() for line in lines if line.strip()]
         return f"{lost.reason}: {said[-1]}" if said else lost.reason
-
-    def _log(self, worker: str) -> Path:
-        return self._campaign.directory.resolve() / "logs" / f"{worker}.log"
 
     def _look_around(self) -> None:
         self._look_at_nodes()
@@ -267,6 +270,8 @@ class Driver:
         self._state, actions = step(self._state, event)
         for action in actions:
             self._carry_out(action)
+        for observer in self._observers:
+            observer.saw(event, actions, self._state.books)
         self._say_failures(actions)
 
     def _carry_out(self, action: Action) -> None:
@@ -297,7 +302,7 @@ class Driver:
             spec=engine,
             store=str(root),
             campaign=self._plan.job.name,
-            log=str(self._log(worker)),
+            log=str(self._campaign.log(worker).resolve()),
             threads=settings.threads,
             stuck_seconds=settings.stuck_seconds,
             create=settings.create,
@@ -328,42 +333,14 @@ class Driver:
         return self._plan.tasks[cell.task], problems[chunk.block * BLOCK : (chunk.block + 1) * BLOCK]
 
     def _snapshot(self) -> Snapshot:
-        rows, now = self._state.books.rows, self._now()
         planned = sum(cell.n_problems * cell.samples_max for cell in self._plan.cells)
-        left = rows[Status.PENDING] + rows[Status.OWNED]
-        return Snapshot(
-            rows_done=planned - left - rows[Status.PARKED],
-            rows_planned=planned,
-            tokens_per_second=self._rate.value(now),
-            eta_seconds=self._seconds_left(now),
-            engines=tuple(self._engine_line(worker) for worker in self._state.books.workers.values()),
-            failures=self._failures,
-            parked_rows=rows[Status.PARKED],
-            ungraded_chunks=self._grading.left,
-            draining=self._state.drain_deadline is not None,
-            paused=self._state.paused,
+        return snapshot(
+            self._state,
+            self._reports,
+            self._rate,
+            Counts(planned, self._failures, self._grading.left),
+            self._now(),
         )
-
-    def _seconds_left(self, now: float) -> float | None:
-        """Rows left x tokens per row over the present rate; rows in an engine are taken as half done."""
-        books, rate = self._state.books, self._rate.value(now)
-        open_rows, pending = books.rows[Status.OWNED], books.rows[Status.PENDING]
-        if not rate or open_rows + pending == 0:
-            return None
-        done = books.rows[Status.COMMITTED]
-        expected = sum(line.pending_tokens for line in books.lines.values()) / pending if pending else 0.0
-        mean = self._rate.total / (done + open_rows / 2) if done >= _ROWS_TO_LEARN or not pending else expected
-        return (pending + open_rows / 2) * mean / rate
-
-    def _engine_line(self, worker: WorkerEntry) -> EngineLine:
-        report, spec = self._reports.get(worker.name), worker.line.engine
-        state = "starting process" if report is None else report.detail
-        if worker.phase in (Phase.STOPPING, Phase.DEAD):
-            state = "ending"
-        counters = report.counters if report is not None else NOTHING
-        keep = f"keep <= {spec.keep_ceiling}, interval {spec.interval}" if spec.keep_ceiling else "no eviction"
-        serves = f"{Path(spec.model).name} ({keep})"
-        return EngineLine(worker.name, serves, state, counters.running, counters.waiting)
 
     def _outcome(self, interrupt: Interrupt) -> Outcome:
         books = self._state.books

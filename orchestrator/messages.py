@@ -78,6 +78,7 @@ class Report:
 
     seq        grows by one with each report of a worker
     accepted   assignments received since start
+    commit_seconds  how long each of `committed` took to write
     wants      rows that would still fit: capacity - rows held
     unstarted  chunks held of which no row has started
     detail     what the engine is doing, or why it failed
@@ -90,6 +91,7 @@ class Report:
     accepted: int = 0
     wants: int = 0
     committed: tuple[ChunkId, ...] = ()
+    commit_seconds: tuple[float, ...] = ()
     released: tuple[Release, ...] = ()
     unstarted: tuple[ChunkId, ...] = ()
     counters: Counters = NOTHING

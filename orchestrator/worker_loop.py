@@ -71,7 +71,7 @@ class WorkerLoop:
         self._orders: deque[Order] = deque()
         self._open: dict[ChunkId, _Open] = {}
         self._chunk_of: dict[str, ChunkId] = {}
-        self._committed: list[ChunkId] = []
+        self._committed: list[tuple[ChunkId, float]] = []
         self._released: list[Release] = []
         self._unstarted: tuple[ChunkId, ...] = ()
         self._counters = NOTHING
@@ -103,7 +103,8 @@ class WorkerLoop:
                 state=self._state,
                 accepted=self._accepted,
                 wants=self._wants(),
-                committed=tuple(self._committed),
+                committed=tuple(chunk for chunk, _ in self._committed),
+                commit_seconds=tuple(seconds for _, seconds in self._committed),
                 released=tuple(self._released),
                 unstarted=self._unstarted,
                 counters=self._counters,
@@ -254,6 +255,7 @@ class WorkerLoop:
                 generation_row(cell, work, row, generation, provenance, opened.submitted_at, finished_at)
                 for row, (generation, finished_at) in ((opened.rows[key], done) for key, done in opened.done.items())
             ]
+            began = time.monotonic()
             self._write(work, rows)
         except OSError as error:
             # Making the rows again would not mend the disk.
@@ -262,7 +264,7 @@ class WorkerLoop:
             self._release(work, Cause.FATAL, f"rows were refused by the store: {error}")
         else:
             with self._changed:
-                self._committed.append(work.chunk)
+                self._committed.append((work.chunk, time.monotonic() - began))
                 self._tell()
 
     def _write(self, work: Work, rows: list[Mapping[str, Any]]) -> None:

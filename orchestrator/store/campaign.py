@@ -43,6 +43,10 @@ class Campaign:
         """campaigns/<id>/ of the store."""
         return self.paths.campaign(self.campaign_id)
 
+    def log(self, engine_id: str) -> Path:
+        """What an engine's process prints."""
+        return self.directory / "logs" / f"{engine_id}.log"
+
     def submit(
         self, spec: str, resolved: Mapping[str, Any], environment: Mapping[str, Any], plan: Sequence[Mapping[str, Any]]
     ) -> None:
