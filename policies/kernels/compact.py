@@ -8,7 +8,7 @@ import triton.language as tl
 
 from policies.compaction import Moves
 from policies.kernels.launch import kernel, launch
-from policies.kernels.paged import Events, PagedCache, row_offsets
+from policies.kernels.paged import Events, PagedCache, meta, row_offsets
 
 _ROWS = 32
 
@@ -110,9 +110,9 @@ def _shift_down(
         source = tl.load(kept + row * n_kept + target, mask=target < n_kept, other=-1)
         real = source > target
         if which == 2:
-            moved = tl.load(own + source, mask=real)
+            position = tl.load(own + source, mask=real)
             tl.debug_barrier()
-            tl.store(own + target, moved, mask=real)
+            tl.store(own + target, position, mask=real)
         else:
             read = row_offsets(table, source, head, real, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
             write = row_offsets(table, target, head, real, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
@@ -157,3 +157,11 @@ def _move_reference(
             rows[table[target // block], target % block, head] = rows[table[source // block], source % block, head]
         own = positions[int(events.rows[request]), layer, head]
         own[target] = own[source]
+
+
+def at_real_size() -> None:
+    """The launches to compile ahead of time (infra/aot.py)."""
+    cache, events, positions = PagedCache.at_real_size(), Events.at_real_size(2048), meta(torch.int32, 64, 36, 8, 2112)
+    moves = meta(torch.int32, 32, 36, 8, 64)
+    fill_holes(cache, positions, events, Moves(moves, moves))
+    shift_down(cache, positions, events, meta(torch.int32, 32, 36, 8, 2048))

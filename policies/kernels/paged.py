@@ -45,6 +45,12 @@ class PagedCache:
         addresses = [[tensor.data_ptr() for tensor in tensors] for tensors in (keys, values)]
         return cls(tuple(keys), tuple(values), torch.tensor(addresses, device=first.device))
 
+    @classmethod
+    def at_real_size(cls) -> PagedCache:
+        """Without memory: 36 layers, 8 KV heads of 128, bf16, blocks of 16 as FLASH_ATTN lays them out."""
+        layers = [meta(torch.bfloat16, 2, 1024, 16, 8, 128) for _ in range(36)]
+        return cls.of([layer[0] for layer in layers], [layer[1] for layer in layers])
+
     @property
     def layers(self) -> int:
         """Number of layers."""
@@ -108,6 +114,17 @@ class Events:
     max_slots: int
     max_keep: int
     max_evicted: int
+
+    @classmethod
+    def at_real_size(cls, keep: int) -> Events:
+        """Without memory: 32 requests that each hold `keep` + 64 slots."""
+        per_request = (meta(torch.int32, 32) for _ in range(5))
+        return cls(meta(torch.int32, 32, 320), *per_request, keep + 64, keep, 64)
+
+
+def meta(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A tensor without memory, for launches that are compiled and not run."""
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 @triton.jit

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from policies.kernels.launch import kernel, launch
+from policies.kernels.paged import meta
 
 _LOW = 0xFFFFFFFF
 _TILE = 1024
@@ -114,3 +115,10 @@ def first_words_reference(
         c0, c1, c2, c3 = (q >> 32) & _LOW ^ c1 ^ k0, q & _LOW, (p >> 32) & _LOW ^ c3 ^ k1, p & _LOW
         k0, k1 = k0 + 0x9E3779B9 & _LOW, k1 + 0xBB67AE85 & _LOW
     return c0, c1
+
+
+def at_real_size() -> None:
+    """The launches to compile ahead of time (infra/aot.py)."""
+    seeds, layers, heads = (meta(torch.int64, count) for count in (32, 36, 8))
+    for uniform in (False, True):
+        draw(seeds, seeds, layers, heads, 2112, uniform=uniform)

@@ -17,7 +17,7 @@ from policies.base import Scorer
 from policies.compaction import Moves, plan
 from policies.draws import SHARED_HEAD, Draw
 from policies.kernels.launch import kernel, launch
-from policies.kernels.paged import Events
+from policies.kernels.paged import Events, meta
 from policies.kernels.philox import draw_reference, random_key
 from policies.select import select
 from policies.view import CacheView
@@ -49,17 +49,17 @@ Ranking = Draws | torch.Tensor
 def _best(keys: tl.tensor, candidate: tl.tensor, count: tl.tensor) -> tl.tensor:
     """Mask of the `count` candidates with the highest int64 keys, lower index first among equals."""
     low = tl.min(tl.where(candidate, keys, 0x7FFFFFFFFFFFFFFF), 0)
-    high = tl.max(tl.where(candidate, keys, -0x8000000000000000), 0)
+    keys = tl.where(candidate, keys, -0x8000000000000000)
+    high = tl.max(keys, 0)
     # at least `count` keys are >= low, and fewer than that > high
     while low < high:
         middle = low + (high - low + 1) // 2
-        above = tl.sum((candidate & (keys >= middle)).to(tl.int32), 0)
+        above = tl.sum((keys >= middle).to(tl.int32), 0)
         low = tl.where(above >= count, middle, low)
         high = tl.where(above == count, middle, tl.where(above < count, middle - 1, high))
-    larger = candidate & (keys > low)
-    equal = candidate & (keys == low)
-    first = tl.cumsum(equal.to(tl.int32), 0) <= count - tl.sum(larger.to(tl.int32), 0)
-    return larger | (equal & first)
+    left = count - tl.sum((keys > low).to(tl.int32), 0)
+    equal = keys == low
+    return (keys > low) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= left))
 
 
 @triton.jit
@@ -218,3 +218,12 @@ def _selected(events: Events, ranking: Ranking) -> Iterator[tuple[int, torch.Ten
             layers=tuple(range(layers)), heads=tuple(range(heads)), draw=Draw(0, 0, (), ()),
         )  # fmt: skip
         yield request, select(_Given(scores[request, ..., :slots]), view), slots
+
+
+def at_real_size() -> None:
+    """The launches to compile ahead of time (infra/aot.py)."""
+    draws = Draws(*(meta(torch.int64, count) for count in (32, 32, 36, 8)))
+    for keep in (1024, 2048, 4096):
+        events = Events.at_real_size(keep)
+        hole_moves(events, draws)
+        kept_slots(events, meta(torch.float32, 32, 36, 8, events.max_slots))

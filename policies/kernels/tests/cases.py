@@ -21,8 +21,8 @@ class Shape:
     layout: str = "slots"
 
 
-REAL = Shape(layers=1, heads=2, size=128, block=16, dtype=torch.bfloat16)
-"""What an engine has, with few layers and heads: these launches are the ones compiled ahead of time."""
+REAL = Shape(layers=1, heads=8, size=128, block=16, dtype=torch.bfloat16)
+"""A layer of PagedCache.at_real_size: these launches are the ones compiled ahead of time."""
 SHAPES = (
     Shape(),
     Shape(layers=3, heads=1, size=8, block=1, dtype=torch.float16, layout="heads"),

@@ -65,3 +65,14 @@ def test_scored_selections(kind: str) -> None:
     assert torch.equal(ours.src, theirs.src)
     assert torch.equal(ours.dst, theirs.dst)
     assert torch.equal(kept_slots(EVENTS_OF_FRAMES, scores), kept_slots_reference(EVENTS_OF_FRAMES, scores))
+
+
+@pytest.mark.parametrize("keep", [1024, 2048, 4096])
+def test_selections_at_real_size(keep: int) -> None:
+    batch = events([(keep + 64, 300, 64, keep)], TABLE[:1], [0])
+    draws = Draws(bits([5]), torch.tensor([9]), torch.tensor([3]), torch.tensor([6]))
+    ours, theirs = hole_moves(batch, draws), hole_moves_reference(batch, draws)
+    assert torch.equal(ours.src, theirs.src)
+    assert torch.equal(ours.dst, theirs.dst)
+    scores = torch.randn(1, 1, 1, batch.max_slots, generator=torch.Generator().manual_seed(keep))
+    assert torch.equal(kept_slots(batch, scores), kept_slots_reference(batch, scores))
