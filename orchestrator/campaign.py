@@ -28,7 +28,11 @@ from orchestrator.driver import Driver, Interrupt, Outcome, Settings, ungraded
 from orchestrator.environment import environment, usable_cores
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
-from orchestrator.progress import duration, view_for
+from orchestrator.observers import Observer
+from orchestrator.observers.crashes import CrashReports
+from orchestrator.observers.event_log import EventLog
+from orchestrator.observers.metrics import Metrics
+from orchestrator.progress import View, duration, view_for
 from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
 from orchestrator.store.campaign import Campaign, Control
@@ -40,6 +44,22 @@ EXIT_STOPPED = 130
 
 _FORGOTTEN = timedelta(minutes=10)
 _DIFFERENCES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a job is run, apart from what it asks for.
+
+    stuck_seconds  without a token after which an engine is replaced
+    create         as Launch.create
+    scale          share of the job to try on the embedded model; None runs all of it
+    metrics        host and port where Prometheus is answered
+    """
+
+    stuck_seconds: float = 300.0
+    create: str = ENGINES
+    scale: float | None = None
+    metrics: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +135,14 @@ def run(
     console: Console,
     connect: Callable[[], Backend],
     store: Path | None = None,
-    stuck_seconds: float = 300.0,
-    create: str = ENGINES,
-    scale: float | None = None,
+    options: Options | None = None,
 ) -> int:
     """Run what is missing of a job; returns the exit status. `connect` is called only if there is work.
 
     0 everything is committed and graded; 1 chunks are parked, missing or ungraded; 130 stopped by a signal or cancel.
     """
-    prepared = prepare(path, store, scale)
+    options = options or Options()
+    prepared = prepare(path, store, options.scale)
     for change in submit(prepared):
         _say(console, f"changed: {change}")
     for note in prepared.plan.notes:
@@ -137,22 +156,20 @@ def run(
     size = f"{len(prepared.plan.cells)} cells, {total:,} rows"
     _say(console, f"{prepared.job.name}: {size}, {len(prepared.committed)} chunks in {root}, {missing} to run.")
     started = time.monotonic()
-    outcome = _drive(prepared, console, connect, stuck_seconds, create)
+    outcome = _drive(prepared, console, connect, options)
     _conclude(prepared, outcome, time.monotonic() - started, console)
     if outcome.stopped:
         return EXIT_STOPPED
     return EXIT_INCOMPLETE if outcome.parked or outcome.unfinished or outcome.grade_errors else 0
 
 
-def _drive(
-    prepared: Prepared, console: Console, connect: Callable[[], Backend], stuck_seconds: float, create: str
-) -> Outcome:
+def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend], options: Options) -> Outcome:
     interrupt = Interrupt()
     settings = Settings(
         prefix=f"e{uuid.uuid4().hex[:4]}-",
         threads=usable_cores(),
-        stuck_seconds=stuck_seconds,
-        create=create,
+        stuck_seconds=options.stuck_seconds,
+        create=options.create,
         gpu_hours=prepared.job.execution.hours(prepared.job.resources.gpu),
     )
     with signals(interrupt):
@@ -160,10 +177,22 @@ def _drive(
         try:
             # Ray takes SIGTERM for itself when it starts.
             with signals(interrupt), view_for(console) as view:
-                driver = Driver(prepared.plan, prepared.store, backend, settings)
+                observers = _observers(prepared, settings.name, view, options.metrics)
+                driver = Driver(prepared.plan, prepared.store, backend, settings, observers)
                 return driver.run(view, interrupt)
         finally:
             backend.close()
+
+
+def _observers(prepared: Prepared, driver: str, view: View, metrics: tuple[str, int] | None) -> tuple[Observer, ...]:
+    campaign, plan = prepared.campaign, prepared.plan
+    log = EventLog(campaign.directory / "events.jsonl", prepared.job.name, driver)
+    crashes = CrashReports(campaign.directory / "crashes", campaign.log, view.say)
+    if metrics is None:
+        return log, crashes
+    meter = Metrics(prepared.job.name, prepared.store.paths, lambda cell_id: plan.cell(cell_id).cell)
+    meter.serve(*metrics)
+    return log, crashes, meter
 
 
 @contextmanager

@@ -78,6 +78,11 @@ class Settings:
     gpu_hours: float | None = None
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def name(self) -> str:
+        """The driver's name in the store."""
+        return self.prefix.rstrip("-")
+
 
 @dataclass(slots=True)
 class Interrupt:
@@ -117,7 +122,6 @@ class Driver:
         self._observers = observers
         self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
         self._campaign: Campaign = store.campaign(plan.job.name)
-        self._name = settings.prefix.rstrip("-")
         self._state = State(settings.limits, settings.prefix)
         self._grading = GradeQueue(str(store.paths.root.resolve()), self._locate)
         self._reports: dict[str, Report] = {}
@@ -135,7 +139,7 @@ class Driver:
             return self._run(interrupt)
         finally:
             with suppress(OSError):
-                self._campaign.driver_ended(self._name)
+                self._campaign.driver_ended(self._settings.name)
 
     def _run(self, interrupt: Interrupt) -> Outcome:
         done = self._store.committed(planned.cell_id for planned in self._plan.cells)
@@ -251,7 +255,7 @@ class Driver:
         facts = {"pid": os.getpid(), "host": platform.node(), "state": state, "rows_left": left}
         with suppress(OSError):
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._campaign.driver_beat(self._name, {**facts, "updated_at": now})
+            self._campaign.driver_beat(self._settings.name, {**facts, "updated_at": now})
 
     def _look_at_nodes(self) -> None:
         up = {machine.name: machine for machine in self._backend.machines()}

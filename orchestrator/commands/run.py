@@ -29,14 +29,27 @@ from orchestrator.backend_local import LocalBackend
     type=click.FloatRange(min=1),
     help="Seconds without a token after which an engine is taken for stuck and replaced.",
 )
+@click.option("--scale", type=float, help="Try it in small on the embedded model, as in 0.01.", metavar="SHARE")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer Prometheus here; without it, nowhere.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of --metrics-port.")
 @click.pass_context
-def command(
-    ctx: click.Context, job: Path, address: str | None, store: Path | None, backend: str, stuck_after: float
+def command(  # noqa: PLR0913  one parameter per option
+    ctx: click.Context,
+    job: Path,
+    address: str | None,
+    store: Path | None,
+    backend: str,
+    stuck_after: float,
+    scale: float | None,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     """Run what is missing of JOB: generate, commit, grade.
 
     What the store holds already is never made again, so the same command resumes a run that was stopped or killed, and
-    extends one whose job has grown. Ctrl-C finishes what has started (at most 30 s); a second one stops at once.
+    extends one whose job has grown. With --scale the job runs in small under a name of its own: that share of its
+    problems and samples, as the embedded model's own problems at the job's compression. Ctrl-C finishes what has
+    started (at most 30 s); a second one stops at once.
     """
     if address is not None and backend == "local":
         raise click.UsageError("--address names a Ray cluster, so it does not go with --backend local.")
@@ -44,4 +57,6 @@ def command(
     def connect() -> Backend:
         return LocalBackend() if backend == "local" else cluster.connect(address)
 
-    ctx.exit(campaign.run(job, Console(), connect, store, stuck_after))
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    options = campaign.Options(stuck_seconds=stuck_after, scale=scale, metrics=metrics)
+    ctx.exit(campaign.run(job, Console(), connect, store, options))

@@ -60,8 +60,8 @@ class Site:
         script = (
             "import sys; from pathlib import Path; from rich.console import Console\n"
             "from orchestrator import campaign; from orchestrator.backend_local import LocalBackend\n"
-            f"sys.exit(campaign.run(Path({str(self.job)!r}), Console(width=300), LocalBackend, "
-            f"stuck_seconds={stuck_seconds}, create={create!r}))"
+            f"options = campaign.Options(stuck_seconds={stuck_seconds}, create={create!r})\n"
+            f"sys.exit(campaign.run(Path({str(self.job)!r}), Console(width=300), LocalBackend, options=options))"
         )
         return self.spawn([sys.executable, "-c", script])
 
