@@ -26,7 +26,7 @@ def model_refusals(job: JobSpec, index: int, model: LoadedModel) -> Iterator[str
 
 
 def context_refusals(job: JobSpec, model: LoadedModel, task: LoadedTask, lengths: Sequence[int]) -> Iterator[str]:
-    """The longest prompt plus max_tokens must fit the context: an engine would cut or refuse the row."""
+    """The longest prompt plus the job's max_tokens must fit the context: an engine would cut or refuse the row."""
     longest, window = max(lengths), model.ref.max_model_len
     problem = task.problems[lengths.index(longest)].problem_id
     what = f"the longest prompt of {task.spec.name} ({problem}, {longest} tokens)"
@@ -35,9 +35,9 @@ def context_refusals(job: JobSpec, model: LoadedModel, task: LoadedTask, lengths
             f"{job.place('models')}: {what} leaves no room in max_model_len {window} of {model.spec.path}. "
             f"Raise max_model_len (the model's window is {model.resolved.window}), or leave the task out."
         )
-    elif longest + job.sampling.max_tokens > window:
+    elif model.sampling.fits and longest + model.sampling.ref.max_tokens > window:
         yield (
-            f"{job.place('sampling', 'max_tokens')}: {what} plus max_tokens {job.sampling.max_tokens} exceeds "
+            f"{job.place('sampling', 'max_tokens')}: {what} plus max_tokens {model.sampling.ref.max_tokens} exceeds "
             f"max_model_len {window} of {model.spec.path}. Write max_tokens {window - longest} or less, "
             "or raise max_model_len."
         )

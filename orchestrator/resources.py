@@ -11,6 +11,7 @@ from orchestrator import models
 from orchestrator.cells import ModelRef, TaskRef
 from orchestrator.chunks import BLOCK, blocks_for
 from orchestrator.errors import UserError
+from orchestrator.model_cards import PUBLISHED, Settled, settle
 from orchestrator.models import ResolvedModel
 from orchestrator.prompts import Rendered, Renderer
 from orchestrator.spec import JobSpec
@@ -61,6 +62,7 @@ class LoadedModel:
     spec: ModelSpec
     ref: ModelRef
     resolved: ResolvedModel
+    sampling: Settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,12 @@ def load_model(job: JobSpec, index: int, found: Resources) -> LoadedModel:
         resolved = found.model(spec.path, spec.revision)
     except UserError as error:
         raise UserError(f"{job.place('models', index, 'path')}: {error}") from None
-    ref = ModelRef(spec.path, resolved.revision, spec.dtype.value, spec.max_model_len or resolved.window)
-    return LoadedModel(spec, ref, resolved)
+    try:
+        sampling = settle(job.sampling, spec.path, resolved, spec.max_model_len, job.protocol)
+    except UserError as error:
+        raise UserError(f"{job.place('sampling')}: {error}") from None
+    ref = ModelRef(spec.path, resolved.revision, spec.dtype.value, sampling.window)
+    return LoadedModel(spec, ref, resolved, sampling)
 
 
 def task_options(spec: TaskSpec, folder: Path) -> dict[str, Any]:
@@ -108,6 +114,8 @@ def load_task(job: JobSpec, index: int, found: Resources) -> LoadedTask:
     """Load tasks[index] and its first problems, whole blocks only. Raises UserError with its place in the job file."""
     spec = job.tasks[index]
     options = task_options(spec, job.folder)
+    if job.protocol == PUBLISHED:
+        options |= registry.published(spec.name)
     notes = []
     limit = None if spec.limit is None else blocks_for(spec.limit) * BLOCK
     try:

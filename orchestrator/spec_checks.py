@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import closest
 from orchestrator.spec_errors import show
+from orchestrator.tasks.registry import published
 from orchestrator.yaml_source import Loc
 
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ def contradictions(job: JobSpec) -> Iterator[Mistake]:
     yield from _budgets(job)
     yield from _references(job)
     yield from _money(job)
-    if job.protocol == "published":
-        yield (
-            ("protocol",),
-            "'published' is not built yet: the authors' judge and option order are missing. Write ours.",
-        )
+    yield from _protocol(job)
 
 
 def _samples(job: JobSpec) -> Iterator[Mistake]:
@@ -46,6 +43,19 @@ def _samples(job: JobSpec) -> Iterator[Mistake]:
     if samples.max > 1 and job.sampling.temperature == 0:
         copies = f"{samples.max} samples at temperature 0 would be {samples.max} copies of one text"
         yield ("samples",), f"{copies}. Write samples: 1, or raise sampling.temperature."
+
+
+def _protocol(job: JobSpec) -> Iterator[Mistake]:
+    """The bundle is one thing: a job that sets a part of it to something else means another protocol."""
+    if job.protocol != "published":
+        return
+    for index, task in enumerate(job.tasks):
+        for option, value in published(task.name).items():
+            if task.options().get(option, value) != value:
+                yield ("tasks", index, option), f"protocol published has {option}: {value}. Leave {option} out."
+    for key in ("top_k", "min_p"):
+        if getattr(job.sampling, key):
+            yield ("sampling", key), f"protocol published draws without {key}. Leave it out."
 
 
 def _names(job: JobSpec) -> Iterator[Mistake]:

@@ -255,18 +255,19 @@ class SamplesSpec(Section):
 
 
 class SamplingSpec(Section):
-    """How tokens are drawn; the same for every arm."""
+    """How tokens are drawn; the same for every arm. What is left out comes from each model's card."""
 
-    temperature: Annotated[Number, Field(ge=0, le=2)]
-    """0 is greedy."""
-    max_tokens: Positive
-    """Generated tokens at most; longest prompt + max_tokens must fit max_model_len."""
-    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    """Nucleus; 1 is off."""
-    top_k: NotNegative = 0
-    """Candidates per token; 0 is off."""
-    min_p: Annotated[Number, Field(ge=0, le=1)] = 0.0
-    """Candidates need this share of the largest probability; 0 is off."""
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    """0 is greedy; null takes the model's card, else its generation config."""
+    max_tokens: Positive | None = None
+    """Generated tokens at most; longest prompt + max_tokens must fit max_model_len. null takes the model's card; a
+    request then gets what its prompt leaves of max_model_len, if that is less."""
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    """Nucleus; 1 is off. null: the card, else the generation config, else off."""
+    top_k: NotNegative | None = None
+    """Candidates per token; 0 is off. null: as top_p."""
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    """Candidates need this share of the largest probability; 0 is off. null: as top_p."""
 
 
 class SeedsSpec(Section):

@@ -28,7 +28,7 @@ from orchestrator.environment import usable_cores
 @click.option("--address", help="Ray cluster to grade on; without it, a local one that lives as long as the command.")
 @click.option("--backend", type=click.Choice(["ray", "local"]), default="ray", show_default=True, help="local: no Ray.")
 @click.pass_context
-def command(ctx: click.Context, job_or_store: Path | None, address: str | None, backend: str, **wish: Any) -> None:
+def command(ctx: click.Context, /, job_or_store: Path | None, address: str | None, backend: str, **wish: Any) -> None:
     """Grade the rows of JOB_OR_STORE (default ./store) that the installed graders have not graded.
 
     Older grades stay; reports count the newest. A killed or stopped run goes on where it ended. Ctrl-C finishes what

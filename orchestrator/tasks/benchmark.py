@@ -21,6 +21,7 @@ from orchestrator.cells import fingerprint
 from orchestrator.errors import UserError, closest
 from orchestrator.store.paths import NO_JUDGE
 from orchestrator.tasks.base import Grade, Problem
+from orchestrator.tasks.graders import published
 
 MINI_DIR = Path(__file__).parent / "data"
 PUBLISHED = "published"
@@ -67,7 +68,7 @@ class Benchmark:
     expected_tokens: ClassVar[int]
 
     judges: ClassVar[tuple[str, ...]] = (NO_JUDGE, PUBLISHED)
-    published: ClassVar[Mapping[str, Any]] = {"judge": PUBLISHED}
+    bundle: ClassVar[Mapping[str, Any]] = {"judge": PUBLISHED}
     """Options of `protocol: published`."""
 
     def __post_init__(self) -> None:
@@ -110,7 +111,9 @@ class Benchmark:
         raise NotImplementedError
 
     def grade(self, problem: Problem, text: str, finish_reason: str) -> Grade:
-        """As Task.grade."""
+        """As Task.grade, by the judge."""
+        if self.judge == PUBLISHED:
+            return published.grade(problem.gold, text, finish_reason)
         return self.grade_text(problem.gold, text, finish_reason)
 
     def kept(self, row: Mapping[str, Any]) -> bool:
@@ -122,9 +125,9 @@ class Benchmark:
         question, gold = text_field(row, "problem", place), text_field(row, "answer", place)
         return self.build(question, gold, question)
 
-    def build(self, question: str, gold: str, content: str) -> Problem:
-        """A problem named by `content`, with the set's instruction behind the question."""
-        messages = ({"role": "user", "content": f"{question}\n\n{self.instruction}"},)
+    def build(self, question: str, gold: str, content: str, instruction: str | None = None) -> Problem:
+        """A problem named by `content`, with the set's instruction (or another one) behind the question."""
+        messages = ({"role": "user", "content": f"{question}\n\n{instruction or self.instruction}"},)
         return Problem(content_id(content), messages, gold)
 
     def check_gold(self, gold: str) -> bool:

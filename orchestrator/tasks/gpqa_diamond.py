@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 from orchestrator.cells import fingerprint
 from orchestrator.errors import UserError, closest
 from orchestrator.tasks.base import Problem
-from orchestrator.tasks.benchmark import Benchmark, Source, text_field
+from orchestrator.tasks.benchmark import PUBLISHED, Benchmark, Source, text_field
 from orchestrator.tasks.graders import letters
 from orchestrator.tasks.registry import register
 
 LETTERS = "ABCD"
 ORDERS = ("keyed", "published")
+BOXED = "Please reason step by step, and put the letter of your final choice within \\boxed{}."
 
 
 @register
@@ -25,6 +26,7 @@ class GpqaDiamond(Benchmark):
 
     order: str = "keyed"
 
+    bundle: ClassVar[Mapping[str, Any]] = {"judge": PUBLISHED, "order": "published"}
     name: ClassVar[str] = "gpqa_diamond"
     sources = (Source("Idavidrein/gpqa", "gpqa_diamond.csv", "gpqa_diamond", "train"),)
     grader: ClassVar[str] = "letter"
@@ -50,7 +52,12 @@ class GpqaDiamond(Benchmark):
 
     @property
     def prompt_hash(self) -> str:
-        return fingerprint({"instruction": self.instruction, "version": self.version, "order": self.order})
+        return fingerprint({"instruction": self._instruction, "version": self.version, "order": self.order})
+
+    @property
+    def _instruction(self) -> str:
+        # The authors' judge reads boxes only.
+        return BOXED if self.order == "published" else self.instruction
 
     def item(self, row: Mapping[str, Any], place: str) -> Problem:
         question = text_field(row, "Question", place)
@@ -61,4 +68,4 @@ class GpqaDiamond(Benchmark):
         if self.order == "keyed":
             options.sort(key=lambda option: hashlib.sha256(f"{question}\0{option}".encode()).digest())
         listed = "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=True))
-        return self.build(f"{question}\n\n{listed}", LETTERS[options.index(right)], question)
+        return self.build(f"{question}\n\n{listed}", LETTERS[options.index(right)], question, self._instruction)

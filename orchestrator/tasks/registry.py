@@ -51,7 +51,7 @@ def grader(name: str) -> str:
 def published(name: str) -> Mapping[str, Any]:
     """Options under which a task is the one of the published protocol. Raises UserError for an unknown task."""
     _fields(name)
-    return getattr(_TASKS[name], "published", {})
+    return getattr(_TASKS[name], "bundle", {})
 
 
 def get(name: str, /, **values: Any) -> Task:

@@ -119,10 +119,14 @@ BAD = [
         id="unknown protocol",
     ),
     pytest.param(
-        changed(samples="protocol: published"),
-        "jobs/x.yaml:8: protocol: 'published' is not built yet: the authors' judge and option order are missing. "
-        "Write ours.",
-        id="published protocol",
+        changed(samples="protocol: published", tasks="tasks: [{name: gpqa_diamond, mini: true, order: keyed}]"),
+        "jobs/x.yaml:3: tasks[0].order: protocol published has order: published. Leave order out.",
+        id="half of the published protocol",
+    ),
+    pytest.param(
+        changed(samples="protocol: published", sampling="sampling: {temperature: 0.6, max_tokens: 1500, top_k: 20}"),
+        "jobs/x.yaml:9: sampling.top_k: protocol published draws without top_k. Leave it out.",
+        id="filters under the published protocol",
     ),
     pytest.param(
         changed(tasks="tasks: [reasoner_v]"),

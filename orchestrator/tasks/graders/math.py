@@ -25,7 +25,7 @@ _BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 _BETWEEN = re.compile(r"[\s$,;]*(?:and|or)?[\s$,;]*")
 _LABEL = re.compile(r"\\?[a-zA-Z]+(?:_\{?\w+\}?)?'?(?:\([a-zA-Z,]+\))?(?:[+\-]?[a-zA-Z])*")
 # towers of three powers, factorials of and powers to millions, binomials of powers: quick to write, never computed
-_EXPLOSIVE = re.compile(
+EXPLOSIVE = re.compile(
     r"\^\s*\{[^{}]*\^\s*\{?[^{}]*\^|\d{6,}\s*!|\^\s*\{?\s*\d{7,}"
     r"|\\binom\s*\{[^}]*(?:\d{6,}|\d\s*\^\s*\{?\s*\d)"
 )
@@ -91,7 +91,7 @@ def _equal(gold: str, answer: str) -> Decision:
             return decision
     if len(gold) > MAX_LENGTH or len(answer) > MAX_LENGTH or depth(answer) > MAX_DEPTH:
         return False, "guard: too long"
-    if _EXPLOSIVE.search(answer) or _EXPLOSIVE.search(gold) or re.search(r"\d{1000}", answer):
+    if EXPLOSIVE.search(answer) or EXPLOSIVE.search(gold) or re.search(r"\d{1000}", answer):
         return False, "guard: explosive"
     return CHECKER.equal(gold, answer), "symbolic"
 

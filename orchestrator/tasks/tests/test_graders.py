@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.tasks.base import Verdict
-from orchestrator.tasks.graders import integers, letters, math
+from orchestrator.tasks.graders import integers, letters, math, published
 from orchestrator.tasks.graders.latex import bracketed, normalise, split
 from orchestrator.tasks.graders.symbolic import Checker, SymbolicTimeout
 from orchestrator.verify import graders as verify
@@ -187,3 +187,26 @@ def test_unfinished_thoughts_count_only_in_the_lenient_reading(
     for grade in (integers.grade, math.grade):
         found = grade("12", text, finish_reason)
         assert (found.verdict, found.lenient) == (strict, lenient), grade
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "correct"),
+    [
+        ("12", "<think>so \\boxed{12}. But wait", True),
+        ("0.25", "\\boxed{25}", True),
+        ("0.25", "\\boxed{0.25009}", True),
+        ("0.25", "\\boxed{0.2502}", False),
+        ("1,2", "\\boxed{2, 1}", True),
+        ("1,2", "\\boxed{2}", False),
+        ("\\frac{1}{2}", "\\boxed{x = \\dfrac12}", True),
+        ("A", "\\boxed{\\text{A}}", True),
+        ("A", "\\boxed{B}", False),
+        ("15", "\\boxed{15 \\text{ cm}}", True),
+        ("x+1", "\\boxed{1+x}", True),
+        ("7", "it is 7", False),
+    ],
+)
+def test_the_published_rules_forgive_what_the_authors_forgave(gold: str, text: str, correct: bool) -> None:
+    grade = published.grade(gold, text, "length")
+    assert (grade.verdict is Verdict.CORRECT) is correct
+    assert grade.lenient is grade.verdict
