@@ -60,7 +60,7 @@ def arms_table(reader: Reader, selection: Selection = EVERYTHING) -> pd.DataFram
     done           rows / planned rows; complete: all planned rows are there and graded; NA without a plan
     wrong .. error shares of the graded rows by verdict
     lenient        accuracy if answers inside unfinished thoughts counted; missing where a row's grade does not say
-    events, output_tokens, cached_mean, decode_tokens_per_second: means per row; prompt_kept_min: least of all rows
+    prompt_tokens .. cached_mean, decode_tokens_per_second: means per row; prompt_kept_min: least of all rows
     never_evicts   share of rows in which no event happened; overflow_rows: rows whose prompt did not fit into keep
     """
     cells = cells_of(reader, selection.campaign)
@@ -81,7 +81,8 @@ def differences_table(reader: Reader, question: Question = DEFAULT, selection: S
     long_*         the same on problems whose full-cache trace is longer than keep; others never evict and dilute
     look, looks    which of the declared looks this is; alpha: two-sided level, the intervals' is 1 - alpha
 
-    `full` is compared at every keep of the reference. Raises UserError for a reference that no cell has.
+    `full` is compared at every keep of the reference, and as the reference with every arm. Raises UserError for a
+    reference that no cell has.
     """
     answers = Answers(reader, selection.campaign)
     rows = [{**found.arm, **_difference(found, answers.problems())} for found in pairs(answers, question)]
@@ -117,6 +118,7 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "samples": int(answered["counts"].max()) if len(answered) else 0,
         **{name: float((verdicts == name).mean()) for name in ("wrong", "no_answer", "truncated", "error")},
         "lenient": _lenient(rows[rows["counts"]]),
+        "prompt_tokens": float(rows["n_prompt"].mean()),
         "output_tokens": float(rows["n_output"].mean()),
         "events": _mean(rows["events"]),
         "never_evicts": _mean(rows["events"].dropna() == 0),
@@ -151,8 +153,8 @@ def _difference(found: Pair, problems: Mapping[str, pd.DataFrame]) -> dict[str, 
         "reference_id": reference["cell_id"],
         "reference_policy": reference["policy"],
         "reference_protection": reference["protection"],
-        "at_keep": reference["keep"],
-        "at_interval": reference["interval"],
+        "at_keep": arm["keep"] if reference["keep"] is None else reference["keep"],
+        "at_interval": arm["interval"] if reference["interval"] is None else reference["interval"],
         "low": judgement.interval[0],
         "high": judgement.interval[1],
         "interval_kind": judgement.kind.value,

@@ -29,7 +29,7 @@ ARMS: Mapping[str, str] = {
     **_columns(_COUNT, "problems samples graded rows planned_problems planned_samples invalid"),
     **_columns(_NUMBER, "done"),
     **_columns(_FLAG, "complete"),
-    **_columns(_NUMBER, "wrong no_answer truncated error lenient output_tokens events never_evicts"),
+    **_columns(_NUMBER, "wrong no_answer truncated error lenient prompt_tokens output_tokens events never_evicts"),
     **_columns(_NUMBER, "prompt_kept_mean prompt_kept_min cached_mean"),
     **_columns(_COUNT, "cached_peak overflow_rows preemptions"),
     **_columns(_NUMBER, "decode_tokens_per_second"),
@@ -53,6 +53,55 @@ DIFFERENCES: Mapping[str, str] = {
     **_columns(_NUMBER, "sample_factor"),
     **_columns(_COUNT, "long_problems"),
     **_columns(_NUMBER, "long_difference long_low long_high"),
+}
+
+
+# Differences pooled over tasks, models or both (`scope`), clustered by problem across models. keep and interval are
+# missing where the pooled cells have several; equivalence_power: chance of equivalence at no difference.
+POOLED: Mapping[str, str] = {
+    **_columns(_TEXT, "scope model task policy policy_params protection reference_policy weights"),
+    **_columns(_COUNT, "at_keep at_interval cells problems wins losses ties"),
+    **_columns(_NUMBER, "difference low high"),
+    **_columns(_TEXT, "verdict reason"),
+    **_columns(_FLAG, "provisional"),
+    **_columns(_NUMBER, "detectable margin equivalence_power never_evicts"),
+    **_columns(_COUNT, "long_problems"),
+    **_columns(_NUMBER, "long_difference long_low long_high"),
+}
+
+# One policy with and without prompt protection at the same model, task, keep and interval: change = protected - bare,
+# and what of it the reference's own change does not explain (beyond), all paired by problem; shares of the prompt kept.
+PROTECTION: Mapping[str, str] = {
+    **_columns(_TEXT, "model task comparison_id policy policy_params bare_protection cell_id bare_id"),
+    **_columns(_COUNT, "keep interval"),
+    **_columns(_NUMBER, "accuracy bare_accuracy change low high"),
+    **_columns(_TEXT, "interval_kind verdict reason"),
+    **_columns(_FLAG, "provisional"),
+    **_columns(_COUNT, "problems wins losses ties"),
+    **_columns(_NUMBER, "prompt_kept bare_prompt_kept"),
+    **_columns(_COUNT, "beyond_problems"),
+    **_columns(_NUMBER, "beyond beyond_low beyond_high"),
+}
+
+# One point of a curve over keep: the arm's accuracy, its paired differences to the reference at the same keep and to
+# the full cache, and how much keep compresses the full cache's traces (mean length / keep).
+SWEEP: Mapping[str, str] = {
+    **KEYS,
+    **_columns(_NUMBER, "compression accuracy low high"),
+    **_columns(_COUNT, "problems samples"),
+    **_columns(_FLAG, "provisional"),
+    **_columns(_NUMBER, "difference difference_low difference_high"),
+    **_columns(_TEXT, "verdict"),
+    **_columns(_COUNT, "wins losses ties"),
+    **_columns(_NUMBER, "full_difference full_low full_high"),
+}
+
+# What common seeds buy in one comparison (stats.seeds).
+SEEDS: Mapping[str, str] = {
+    **KEYS,
+    **_columns(_TEXT, "reference_id reference_policy"),
+    **_columns(_COUNT, "problems samples wins losses ties"),
+    **_columns(_NUMBER, "difference seed_correlation variance_ratio variance_low variance_high samples_saved"),
 }
 
 

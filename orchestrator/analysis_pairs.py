@@ -185,9 +185,9 @@ def references(arm: Cell, cells: Mapping[str, Cell], question: Question) -> Iter
         if cell["policy"] == question.reference and cell["comparison_id"] == arm["comparison_id"]
     ]
     wanted = arm["protection"] if question.same_protection and arm["policy"] != "full" else "prompt"
-    if question.same_protection:
+    if question.same_protection and question.reference != "full":
         candidates = [cell for cell in candidates if cell["protection"] == wanted]
-    if arm["policy"] != "full":
+    if "full" not in (arm["policy"], question.reference):
         candidates = [cell for cell in candidates if budget(cell) == budget(arm)]
     # With several arms of the reference at one budget, the plainest counts: protected, same recent rule, no parameters.
     candidates.sort(key=lambda c: (c["protection"] != wanted, c["recent"] != arm["recent"], c["policy_params"]))

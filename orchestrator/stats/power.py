@@ -16,11 +16,12 @@ def detectable_difference(sd: float, n_problems: int, alpha: float = ALPHA, powe
     sd is that of the per-problem differences d_i, in the unit of the answer. NaN below two problems.
     The usual approximation (t_{1-alpha/2} + t_{power}) * sd / sqrt(n); no verdict can be given where it is NaN.
     """
-    if n_problems < 2:
-        return math.nan
-    freedom = n_problems - 1
-    quantiles = stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)
-    return float(quantiles * sd / math.sqrt(n_problems))
+    return detectable_from_se(sd / math.sqrt(n_problems), n_problems - 1, alpha, power) if n_problems > 1 else math.nan
+
+
+def detectable_from_se(se: float, freedom: float, alpha: float = ALPHA, power: float = POWER) -> float:
+    """The same from a standard error and its degrees of freedom."""
+    return float((stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)) * se)
 
 
 def equivalence_power(se: float, margin: float, freedom: float, alpha: float = ALPHA) -> float:
