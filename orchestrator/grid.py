@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from orchestrator import calibrations, feasibility
 from orchestrator.arms import Arm, canonical, grid_arms, points
-from orchestrator.cells import Cell, ModelRef, SamplingRef, TaskRef
+from orchestrator.cells import Cell, ModelRef, TaskRef
 from orchestrator.chunks import BLOCK, ChunkId, Row, Work, plan_missing
 from orchestrator.engine_groups import Tenant, engine_specs
 from orchestrator.errors import UserError
+from orchestrator.model_cards import system_note
 from orchestrator.resources import LoadedModel, LoadedTask, LocalResources, Prompts, Resources, load_model, load_task
 from orchestrator.seeds import eviction_seed, sample_seed
 from orchestrator.spec import JobSpec
@@ -115,7 +116,10 @@ def expand(job: JobSpec, resources: Resources | None = None) -> Plan:
     prompts = {(m.ref, t.ref): Prompts(t.problems, found.render(m.resolved, t.problems)) for m in models for t in tasks}
     grid = _grid(job, models, tasks)
     notes = [f"{model.spec.path}: {note}." for model in models for note in model.resolved.notes]
+    notes += [f"{model.ref.path}: sampling {model.sampling.sources}." for model in models if model.sampling.sources]
     notes += [note for task in tasks for note in task.notes]
+    first = {model.ref: prompts[model.ref, tasks[0].ref].rendered[0] for model in models}
+    notes += [f"{note}." for ref, prompt in first.items() if (note := system_note(ref.path, prompt.text)) is not None]
     _judge(job, models, tasks, grid, prompts, notes)
     cells = _merged(job, grid, notes)
     return Plan(
@@ -193,7 +197,7 @@ def _judge(
         refusals += calibrations.refusals(job, models.index(point.model), point.model, point.arm)
         lengths = prompts[point.model.ref, point.task.ref].lengths
         refusals += feasibility.budget_refusals(job, point.arm, point.task.spec.name, lengths)
-        notes += feasibility.budget_notes(point.arm, point.task.spec.name, lengths, job.sampling.max_tokens)
+        notes += feasibility.budget_notes(point.arm, point.task.spec.name, lengths, point.model.sampling.ref.max_tokens)
     if refusals:
         raise UserError("\n".join(dict.fromkeys(refusals)))
 
@@ -213,7 +217,7 @@ def _merged(job: JobSpec, grid: Sequence[_Point], notes: list[str]) -> dict[str,
 
 
 def _cell(job: JobSpec, point: _Point) -> Cell:
-    sampling, arm = job.sampling, point.arm
+    arm = point.arm
     return Cell(
         model=point.model.ref,
         task=point.task.ref,
@@ -222,7 +226,7 @@ def _cell(job: JobSpec, point: _Point) -> Cell:
         protection=arm.rule.protection if arm.rule else None,
         n_sink=arm.rule.n_sink if arm.rule else None,
         overflow=arm.rule.overflow if arm.rule else None,
-        sampling=SamplingRef(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.max_tokens),
+        sampling=point.model.sampling.ref,
         # Simulated rows must never fill a cell of real ones.
         protocol="simulated" if job.engine.kind == "simulated" else job.protocol,
         sample_base_seed=job.seeds.sampling,
@@ -241,38 +245,40 @@ def _planned(
     }
     specs = engine_specs(job, tenants)
     tasks = {point.task.ref: point.task.task for _, point in cells.values()}
-    samples = {ref: _samples(job, task) for ref, task in tasks.items()}
-    expected = {ref: min(task.expected_tokens, job.sampling.max_tokens) for ref, task in tasks.items()}
+    samples = {cell_id: _samples(job, tasks[cell.task], cell) for cell_id, (cell, _) in cells.items()}
+    expected = {ref: task.expected_tokens for ref, task in tasks.items()}
     return tuple(
         PlannedCell(
             cell=cell,
             cell_id=cell_id,
             arm=point.arm,
             n_problems=len(point.task.problems),
-            samples_min=samples[cell.task],
-            samples_max=samples[cell.task],
+            samples_min=samples[cell_id],
+            samples_max=samples[cell_id],
             engine=specs[cell_id],
-            expected_tokens=expected[cell.task],
+            expected_tokens=min(expected[cell.task], cell.sampling.max_tokens),
         )
         for cell_id, (cell, point) in cells.items()
     )
 
 
-def _samples(job: JobSpec, task: Task) -> int:
+def _samples(job: JobSpec, task: Task, cell: Cell) -> int:
     """The job's number, else the task's own; a greedy answer is the same every time."""
     if job.samples is not None:
         return job.samples.max
-    return task.samples_default if job.sampling.temperature > 0 else 1
+    return task.samples_default if cell.sampling.temperature > 0 else 1
 
 
 def _row(planned: PlannedCell, prompts: Prompts, index: int, sample: int, attempt: int) -> Row:
     cell, problem, prompt = planned.cell, prompts.problems[index], prompts.rendered[index]
     seed = sample_seed(cell.sample_base_seed, cell.task.name, problem.problem_id, sample)
     ref = cell.sampling
+    # A card's max_tokens gives way to the prompt; one that the job names was checked to fit.
+    max_tokens = min(ref.max_tokens, cell.model.max_model_len - len(prompt.token_ids))
     request = Request(
         request_id=f"{planned.cell_id}/{problem.problem_id}/{sample}@{attempt}",
         prompt_token_ids=tuple(prompt.token_ids),
-        sampling=Sampling(ref.temperature, ref.max_tokens, ref.top_p, ref.top_k, ref.min_p, seed),
+        sampling=Sampling(ref.temperature, max_tokens, ref.top_p, ref.top_k, ref.min_p, seed),
         eviction=_eviction(planned, problem.problem_id, sample),
     )
     return Row(problem.problem_id, seed, prompt.sha256, request)

@@ -49,12 +49,14 @@ class JobSpec(Section):
     """Policies and budgets to compare."""
     samples: SamplesSpec | None = None
     """Samples per problem: a number, or {min, max, until_width}; null takes each task's own number (1 when greedy)."""
-    sampling: SamplingSpec
-    """How tokens are drawn."""
+    sampling: SamplingSpec = SamplingSpec()
+    """How tokens are drawn; by default as each model's card recommends."""
     seeds: SeedsSpec = SeedsSpec()
     """Base seeds of sampling and eviction."""
     protocol: Literal["ours", "published"] = "ours"
-    """ours, or published: the authors' option order, boxes, judge and limits as one bundle."""
+    """ours, or published: the authors' protocol as one bundle. GPQA answers in their order (the right one is A), boxes
+    inside unfinished thoughts count, answers are judged by their rules, programs by theirs (20 s and 4 GiB a test),
+    top_k and min_p are off, prompt and answer together have 32,768 tokens. Rows of the two never mix."""
     include: Listed[IncludeSpec] = ()
     """Arms beside the grid."""
     exclude: Listed[ExcludeSpec] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator import history
-from orchestrator.cells import ModelRef, TaskRef
+from orchestrator.cells import Cell, ModelRef, TaskRef
 from orchestrator.grid import expand
 from orchestrator.outline import OUTLINE_NOTE, OutlineResources
 from orchestrator.planning import CellForecast, Forecast, forecast
@@ -81,6 +82,9 @@ def as_json(expected: Forecast) -> dict[str, Any]:
             {
                 "cell_id": cell.planned.cell_id,
                 "label": cell.planned.cell.label,
+                "protocol": cell.planned.cell.protocol,
+                "sampling": asdict(cell.planned.cell.sampling),
+                "max_model_len": cell.planned.cell.model.max_model_len,
                 "n_problems": cell.planned.n_problems,
                 "samples": cell.planned.samples_max,
                 "chunks": cell.chunks,
@@ -146,7 +150,7 @@ def _arms(cells: Sequence[CellForecast], expected: Forecast) -> Table:
     first = cells[0].planned
     model, task = _contest(cells[0])
     samples = f"{first.samples_max} sample{'s' * (first.samples_max != 1)} each"
-    title = f"{model.path}, {task.name}: {first.n_problems} problems, {samples}"
+    title = f"{model.path}, {task.name}: {first.n_problems} problems, {samples}\n{drawn(first.cell)}"
     table = _table(title, "arm", ">done", ">rows", ">length", ">tokens", ">detects")
     points = {entry.reference_id: "ref" for entry in expected.comparisons}
     points |= {entry.cell_id: f"{entry.points:.1f}" for entry in expected.comparisons}
@@ -160,6 +164,14 @@ def _arms(cells: Sequence[CellForecast], expected: Forecast) -> Table:
             points.get(cell.planned.cell_id, "-"),
         )
     return table
+
+
+def drawn(cell: Cell) -> str:
+    """`temperature 0.6, top_p 0.95, top_k 20, at most 32,768 tokens, protocol ours`; filters that are off are left out."""
+    ref = cell.sampling
+    filters = [("top_p", ref.top_p, 1.0), ("top_k", ref.top_k, 0), ("min_p", ref.min_p, 0.0)]
+    parts = [f"temperature {ref.temperature:g}", *(f"{name} {value:g}" for name, value, off in filters if value != off)]
+    return ", ".join([*parts, f"at most {ref.max_tokens:,} tokens", f"protocol {cell.protocol}"])
 
 
 def _engines(expected: Forecast) -> Table:
