@@ -24,7 +24,7 @@ def kinds() -> list[str]:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.pass_context
 def command(context: click.Context, kind: str, file: Path) -> None:
-    """Check every case of FILE (JSON) and print what differs.
+    """Check every case of FILE (JSON) and print what differs; some kinds print every case and how it was judged.
 
     The last line counts: `N passed, M failed`; exit status 1 when a case failed.
     """
@@ -33,9 +33,11 @@ def command(context: click.Context, kind: str, file: Path) -> None:
     document = _read(file)
     check = importlib.import_module(f"{verify.__name__}.{kind.replace('-', '_')}").check
     passed = failed = 0
-    for name, problem in check(document):
+    for name, problem, *notes in check(document):
         if problem is None:
             passed += 1
+            for note in notes:
+                click.echo(f"{note} {name}")
         else:
             failed += 1
             click.echo(f"FAIL {name}: {problem}")

@@ -63,10 +63,17 @@ def forgiven(unit: torch.Tensor, threshold: float, retain: str) -> torch.Tensor:
         rows = index[first : first + _ROWS]
         cosine = unit[:, first : first + _ROWS] @ unit.transpose(1, 2)
         cosine[:, rows - first, rows] = 0.0
-        similar = torch.where(cosine > threshold, index, 0).amax(-1, keepdim=True)
-        column = similar if retain == "last" else torch.zeros_like(similar)
-        lost.scatter_add_(1, column[..., 0], cosine.gather(-1, column)[..., 0])
+        column = forgiven_slot(cosine, threshold, retain)
+        lost.scatter_add_(1, column, cosine.gather(-1, column[..., None])[..., 0])
     return lost / slots
+
+
+def forgiven_slot(cosine: torch.Tensor, threshold: float, retain: str) -> torch.Tensor:
+    """The slot that each row of cosines [H, R, N] forgives, int64 [H, R]."""
+    if retain == "first":
+        return torch.zeros(cosine.shape[:2], dtype=torch.int64, device=cosine.device)
+    index = torch.arange(cosine.shape[2], device=cosine.device)
+    return torch.where(cosine > threshold, index, 0).amax(-1)
 
 
 def _mixed(importance: torch.Tensor, redundancy: torch.Tensor, weight: float) -> torch.Tensor:

@@ -20,12 +20,21 @@ def vase(policy: VaSE, view: CacheView) -> torch.Tensor:
     The largest of a / E, E exponential, are a draw without replacement with probabilities as a (Efraimidis and
     Spirakis, 2006).
     """
-    end = view.shape[2] - view.recent
-    width = value_range(view.need("values")[:, :, :end])
-    width[..., : policy.n_sink] = float("inf")
-    scores = snapkv(policy, view) / exponential(view)[..., :end].to(width.device)
-    widest = best(width[..., view.prot :], policy.widest(view.keep, view.prot, view.n_select)) + view.prot
+    width = value_range(view.need("values")[:, :, : view.shape[2] - view.recent])
+    return sampled(policy, view, snapkv(policy, view), width)
+
+
+def sampled(policy: VaSE, view: CacheView, attention: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
+    """vase's scores from the candidates' attention and width, [L, H, S - recent] each."""
+    count = policy.widest(view.keep, view.prot, view.n_select)
+    widest = best(with_sinks(policy, width)[..., view.prot :], count) + view.prot
+    scores = attention / exponential(view)[..., : width.shape[2]].to(width.device)
     return scores.scatter_(-1, widest, float("inf"))
+
+
+def with_sinks(policy: VaSE, width: torch.Tensor) -> torch.Tensor:
+    """Widths [L, H, N] where the first n_sink slots count as widest."""
+    return torch.cat((torch.full_like(width[..., : policy.n_sink], float("inf")), width[..., policy.n_sink :]), dim=-1)
 
 
 def value_range(values: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,84 @@
+"""Adapters of `evictbench verify policies`: each turns a case of a vector file into what this package computes for it.
+
+Standard library only; the tensor code is reached by dotted name. A case names policy and variant; slots, kept sets and
+margins of the file follow its own `conventions` (kept ascending, slots in chronological order, null = nothing is cut).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from policies.base import resolve_dotted
+
+Case = Mapping[str, Any]
+
+ANY = "*"
+_ADAPTERS: Mapping[tuple[str, str], str] = {
+    ("any", "budget_layout"): "frame:budget_layout",
+    ("any", "prompt_longer_than_budget"): "frame:overflow",
+    ("any", "ties"): "frame:given_scores",
+    ("any", "nan"): "frame:given_scores",
+    ("any", "inf"): "frame:given_scores",
+    ("any", "infinity"): "frame:given_scores",
+    ("any", "bf16"): "frame:bf16",
+    ("any", "compaction"): "frame:compaction",
+    ("any", "positions"): "frame:positions",
+    ("any", "schedule"): "schedules:foreign",
+    ("full", "-"): "simple:full",
+    ("recent", "-"): "simple:window",
+    ("recent", "two_events"): "simple:two_events",
+    ("streamingllm", "-"): "simple:window",
+    ("streamingllm", "two_events"): "simple:two_events",
+    ("random", "per_head"): "simple:random",
+    ("random", "shared"): "simple:random",
+    ("random", "block"): "simple:random",
+    ("random", "statistics"): "simple:statistics",
+    ("h2o", "cumulative_group_sum"): "scored:h2o",
+    ("snapkv", "vase_repo_decode"): "scored:snapkv",
+    ("snapkv", "rkv_repo_decode"): "scored:snapkv_rkv",
+    ("snapkv", "protect_prompt=override"): "scored:snapkv",
+    ("snapkv", "protect_prompt=exclude"): "scored:snapkv",
+    ("snapkv", "official_prefill"): "scored:snapkv_prefill",
+    ("snapkv", "pooling_depends_on_slot_order"): "scored:pooling_order",
+    ("rkv", "official_hf"): "scored:rkv_official",
+    ("rkv", "vase_repo"): "scored:rkv",
+    ("rkv", "protect_prompt=override"): "scored:rkv",
+    ("rkv", "protect_prompt=exclude"): "scored:rkv_official",
+    ("rkv", "vllm_port"): "scored:rkv_shared_set",
+    ("vase", "range_sink_sample_attn"): "scored:vase",
+    ("vase", "protect_prompt=override"): "scored:vase",
+    ("vase", "degenerate"): "scored:vase",
+    ("vase", "paper"): "scored:vase_paper",
+    ("triattention", ANY): "triattention:found",
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a case's expected values are compared with.
+
+    values     by the names that the file uses, nested lists and numbers
+    reference  computed by a plain function that follows a foreign implementation, not by a registered policy
+    """
+
+    values: Mapping[str, Any]
+    reference: bool = False
+
+
+def adapter(policy: str, variant: str) -> Callable[[Case], Found | Mapping[str, Any]]:
+    """The function for a case; one that returns bare values leaves it to `follows` whether they are a reference.
+
+    Raises LookupError, naming the known variants, when there is none.
+    """
+    name = _ADAPTERS.get((policy, variant)) or _ADAPTERS.get((policy, ANY))
+    if name is None:
+        known = [other for owner, other in _ADAPTERS if owner == policy]
+        listed = f"variants of '{policy}': {', '.join(known)}" if known else f"policies: {', '.join(_policies())}"
+        raise LookupError(f"no variant '{variant}' of policy '{policy}'; known {listed}")
+    return resolve_dotted(f"{__name__}.{name}")
+
+
+def _policies() -> list[str]:
+    return sorted({policy for policy, _ in _ADAPTERS})
