@@ -19,6 +19,7 @@ from orchestrator.engine_groups import Tenant, engine_specs
 from orchestrator.errors import UserError
 from orchestrator.model_cards import system_note
 from orchestrator.resources import LoadedModel, LoadedTask, LocalResources, Prompts, Resources, load_model, load_task
+from orchestrator.scaling import ScaledResources
 from orchestrator.seeds import eviction_seed, sample_seed
 from orchestrator.spec import JobSpec
 from orchestrator.spec_sections import ExcludeSpec
@@ -107,7 +108,7 @@ def expand(job: JobSpec, resources: Resources | None = None) -> Plan:
     if job.samples is not None and job.samples.adaptive:
         place, number = job.place("samples"), job.samples.max
         raise UserError(f"{place}: adaptive sampling is not built yet. Write a number, as in samples: {number}.")
-    found = resources or LocalResources()
+    found = resources or (ScaledResources(job.scale) if job.scale else LocalResources())
     mistakes: list[str] = []
     models = _loaded(load_model, job, len(job.models), found, mistakes)
     tasks = _loaded(load_task, job, len(job.tasks), found, mistakes)
@@ -115,7 +116,7 @@ def expand(job: JobSpec, resources: Resources | None = None) -> Plan:
         raise UserError("\n".join(mistakes))
     prompts = {(m.ref, t.ref): Prompts(t.problems, found.render(m.resolved, t.problems)) for m in models for t in tasks}
     grid = _grid(job, models, tasks)
-    notes = [f"{model.spec.path}: {note}." for model in models for note in model.resolved.notes]
+    notes = [f"{model.ref.path}: {note}." for model in models for note in model.resolved.notes]
     notes += [f"{model.ref.path}: sampling {model.sampling.sources}." for model in models if model.sampling.sources]
     notes += [note for task in tasks for note in task.notes]
     first = {model.ref: prompts[model.ref, tasks[0].ref].rendered[0] for model in models}
@@ -227,11 +228,16 @@ def _cell(job: JobSpec, point: _Point) -> Cell:
         n_sink=arm.rule.n_sink if arm.rule else None,
         overflow=arm.rule.overflow if arm.rule else None,
         sampling=point.model.sampling.ref,
-        # Simulated rows must never fill a cell of real ones.
-        protocol="simulated" if job.engine.kind == "simulated" else job.protocol,
+        protocol=_protocol(job),
         sample_base_seed=job.seeds.sampling,
         eviction_base_seed=job.seeds.eviction,
     )
+
+
+def _protocol(job: JobSpec) -> str:
+    """Simulated and scaled rows must never fill a cell of real ones."""
+    protocol = "simulated" if job.engine.kind == "simulated" else job.protocol
+    return f"scaled {protocol}" if job.scale else protocol
 
 
 def _planned(

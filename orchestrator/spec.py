@@ -7,6 +7,7 @@ with file, line, key path, choices and next step. Nothing here touches a model, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,6 +33,19 @@ from orchestrator.spec_sections import (
     TaskSpec,
 )
 from orchestrator.yaml_source import Source, parse, read
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A job in small (orchestrator/scaling.py).
+
+    share    of problems and samples
+    lengths  tokens of the embedded model's answers per token of the longest task's
+    """
+
+    share: float
+    lengths: float
+
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -71,6 +85,7 @@ class JobSpec(Section):
     """Where rows go."""
 
     _source: Source = PrivateAttr(default_factory=lambda: Source(Path("job.yaml"), "", {}))
+    _scale: Scale | None = PrivateAttr(default=None)
 
     @classmethod
     def load(cls, path: str | Path) -> JobSpec:
@@ -93,6 +108,18 @@ class JobSpec(Section):
         if mistakes:
             raise UserError("\n".join(f"{source.place(loc)}: {text}" for loc, text in mistakes))
         return job
+
+    def rescaled(self, data: Mapping[str, Any], scale: Scale) -> JobSpec:
+        """This job with other data, marked as scaled; mistakes in it are placed in this job's file."""
+        text = f"# scaled: --scale {scale.share:g}\n{self._source.text}"
+        job = self._from_source(replace(self._source, text=text, data=data))
+        job._scale = scale
+        return job
+
+    @property
+    def scale(self) -> Scale | None:
+        """How this job was scaled down; None for a real one."""
+        return self._scale
 
     @property
     def source(self) -> Source:

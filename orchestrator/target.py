@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.analysis import Question, Selection
 from orchestrator.errors import UserError, closest
+from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
 from orchestrator.stats.verdict import Rule
 from orchestrator.store.reader import Reader
@@ -44,7 +45,7 @@ class Target:
         )
 
 
-def resolve(path: Path | None) -> Target:
+def resolve(path: Path | None, scale: float | None = None) -> Target:
     """Open what `path` names; the default is ./store.
 
     Raises UserError for a path that is neither, a bad job file, a missing store, and a job that was never run there.
@@ -58,6 +59,8 @@ def resolve(path: Path | None) -> Target:
             "the directory that its execution.store points to."
         )
     job = JobSpec.load(path)
+    if scale is not None:
+        job = scaled(job, scale)
     store = Path(job.execution.store)
     if not store.is_dir():
         raise UserError(

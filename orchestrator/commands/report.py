@@ -20,6 +20,7 @@ PIPED_WIDTH = 120
 @click.option("--reference", help="Policy to compare with; the job's, or random.")
 @click.option("--same-rule", is_flag=True, help="Compare with the reference under each arm's own protection.")
 @click.option("--equivalence", is_flag=True, help="Also test equivalence within the job's margin (or 2 points).")
+@click.option("--scale", type=float, help="The job as `run --scale` ran it.", metavar="SHARE")
 @click.option("--only", multiple=True, metavar="KIND=NAME", help="Show one model=, task= or policy=; may be repeated.")
 def command(
     job_or_store: Path | None,
@@ -27,13 +28,14 @@ def command(
     reference: str | None,
     same_rule: bool,
     equivalence: bool,
+    scale: float | None,
     only: tuple[str, ...],
 ) -> None:
     """What the rows of JOB_OR_STORE say: a job file or a store (default ./store), during a run or after it.
 
     The reference is the prompt-protected arm of that policy at the same model, task, keep and interval.
     """
-    opened = target.resolve(job_or_store)
+    opened = target.resolve(job_or_store, scale)
     question = opened.question(reference, equivalence=equivalence, same_rule=same_rule)
     found = report.build(opened.reader, target.selection(opened.campaign, only), question)
     if style == "json":
