@@ -225,6 +225,10 @@ def _comparisons(plan: Plan) -> Iterator[ComparisonForecast]:
 
 def _remarks(plan: Plan, comparisons: tuple[ComparisonForecast, ...], hours: float) -> Iterator[str]:
     job = plan.job
+    sources = {planned.cell.policy.name: planned.cell.policy.source for planned in plan.cells}
+    for name, source in sources.items():
+        if source:
+            yield f"policy file {name.partition(':')[0]} runs in every engine; hash {source}."
     if not comparisons:
         yield f"nothing is compared: no arm stands beside one of the reference '{job.analysis.reference}'."
     compared = {entry.cell_id for entry in comparisons}

@@ -230,3 +230,13 @@ def test_a_budget_in_money_is_hours_at_the_rate_of_the_gpu() -> None:
     assert JobSpec.from_text(job_text()).execution.hours("any") is None
     with pytest.raises(UserError, match=r"execution\.budget\.dollars: there is no price .* 'any'.*rates: H200"):
         JobSpec.from_text(job_text(more="execution: {rates: {H200: 4}, budget: {dollars: 8}}\n"))
+
+
+def test_a_policy_file_is_named_with_its_hash(tmp_path: Path) -> None:
+    text = "from dataclasses import dataclass\nfrom policies.base import Scorer\n\n"
+    (tmp_path / "mine.py").write_text(text + "@dataclass(frozen=True)\nclass Mine(Scorer):\n    name = 'mine'\n")
+    job = JobSpec.from_text(job_text(arms="{policies: ['mine.py:Mine'], keep: 264, interval: 16}"), tmp_path / "j.yaml")
+    plan = expand(job, Machine())
+    (source,) = {planned.cell.policy.source for planned in plan.cells}
+    assert f"policy file mine.py runs in every engine; hash {source}." in seen(plan, tmp_path / "none").notes
+    assert len(source) == 16
