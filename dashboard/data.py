@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import frames, guard, survival, theme
+from dashboard import frames, guard, theme
 from orchestrator import analysis, report_notes
 from orchestrator.errors import UserError
+from orchestrator.stats import survival
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.reader import Reader

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard import survival
+from orchestrator.stats import survival
 from policies.budget import Budget
 from policies.retention import AGE_BINS, age_histogram
 
@@ -92,3 +92,27 @@ def test_the_law_averages_rows_by_age() -> None:
     one = survival.survival(1000, 40, 264, 40, Budget(264, 16, 16))[::-1]
     assert table["age_from"].tolist() == [2**b for b in range(10)]
     assert table["held"].iloc[4] == pytest.approx(one[16:32].mean())
+
+
+def test_intervals_cluster_by_problem_and_the_union_stands_beside_its_theory() -> None:
+    keep, interval, prompt, output, pairs = 24, 8, 8, 93, 2
+    histogram = np.zeros(AGE_BINS)
+    # Every age half held by the two heads together, the newest token by both.
+    tokens = survival.tokens_per_bin(np.array([prompt + output - 1]), AGE_BINS)
+    row = {"cell_id": "c", "problem_id": "p0", "n_prompt": prompt, "n_output": output, "keep": keep, "recent": interval,
+           "interval": interval, "protection": "prompt", "n_sink": 4, "overflow_mode": "grow", "events": 9,
+           "prompt_kept_mean": 1.0, "prompt_kept_min": 0.5, "union_alive": 50}  # fmt: skip
+    shares = (0.25, 0.25, 0.75)
+    rows = []
+    for problem, share in zip(("p0", "p0", "p1"), shares, strict=True):
+        histogram = tokens * pairs * np.where(np.arange(AGE_BINS) == 0, 1.0, share)
+        rows.append({**row, "problem_id": problem, "age_histogram": histogram})
+    held = survival.held(pd.DataFrame(rows)).iloc[-1]
+    assert (held["held"], held["rows"], held["problems"]) == (pytest.approx(1.25 / 3), 3, 2)
+    # Two problems with .25 and .75: far from 3 independent rows; clipped to what a share can be.
+    assert (held["low"], held["high"]) == (0.0, 1.0)
+    found = survival.retention(pd.DataFrame(rows)).iloc[0]
+    assert (found["prompt_kept"], found["prompt_kept_least"], found["union_share"]) == (1.0, 0.5, 0.5)
+    alone = survival.survival(100, prompt, keep, prompt, Budget(keep, interval, interval))
+    assert found["uniform_union_share"] == pytest.approx((1 - (1 - alone) ** 2).mean())
+    assert list(found.index) == list(survival.RETENTION)
