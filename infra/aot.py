@@ -66,9 +66,8 @@ def launches() -> dict[Launch, Any]:
 
     with watch(remember, run=False):
         for info in pkgutil.iter_modules(policies.kernels.__path__, "policies.kernels."):
-            module = None if info.ispkg else importlib.import_module(info.name)
-            if hasattr(module, "at_real_size"):
-                module.at_real_size()
+            if not info.ispkg:
+                getattr(importlib.import_module(info.name), "at_real_size", lambda: None)()
     return found
 
 

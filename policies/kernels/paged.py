@@ -118,8 +118,8 @@ class Events:
     @classmethod
     def at_real_size(cls, keep: int) -> Events:
         """Without memory: 32 requests that each hold `keep` + 64 slots."""
-        per_request = (meta(torch.int32, 32) for _ in range(5))
-        return cls(meta(torch.int32, 32, 320), *per_request, keep + 64, keep, 64)
+        number = meta(torch.int32, 32)
+        return cls(meta(torch.int32, 32, 320), number, number, number, number, number, keep + 64, keep, 64)
 
 
 def meta(dtype: torch.dtype, *shape: int) -> torch.Tensor:

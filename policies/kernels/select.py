@@ -222,7 +222,8 @@ def _selected(events: Events, ranking: Ranking) -> Iterator[tuple[int, torch.Ten
 
 def at_real_size() -> None:
     """The launches to compile ahead of time (infra/aot.py)."""
-    draws = Draws(*(meta(torch.int64, count) for count in (32, 32, 36, 8)))
+    seeds = meta(torch.int64, 32)
+    draws = Draws(seeds, seeds, meta(torch.int64, 36), meta(torch.int64, 8))
     for keep in (1024, 2048, 4096):
         events = Events.at_real_size(keep)
         hole_moves(events, draws)

@@ -1,0 +1,161 @@
+"""Writing new rows where in-place policies have one slot per head: the victim is drawn where the row is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from policies.draws import INPLACE_SLOT, inplace_victims
+from policies.kernels.launch import kernel, launch
+from policies.kernels.paged import meta, row_offsets
+from policies.kernels.philox import first_words
+
+
+@dataclass(frozen=True)
+class Replacing:
+    """Facts of the batch's requests, in tensors that stay where they are, as CUDA graphs ask.
+
+    token_rows   int32 [T]: row of each token's request in the tensors below, -1 where nothing is replaced
+    block_table  int32 [R, blocks]
+    seeds        int64 [R], bits of the u64 eviction seeds
+    n            int32 [R]: logical position of the new token
+    keep, prot, start  int32 [R]: K', prot and n0 (contracts.md section 1); tokens before `start` replace nothing
+    """
+
+    token_rows: torch.Tensor
+    block_table: torch.Tensor
+    seeds: torch.Tensor
+    n: torch.Tensor
+    keep: torch.Tensor
+    prot: torch.Tensor
+    start: torch.Tensor
+
+
+@kernel
+def _write(
+    key: tl.tensor,
+    value: tl.tensor,
+    key_cache: tl.tensor,
+    value_cache: tl.tensor,
+    slot_mapping: tl.tensor,
+    token_rows: tl.tensor,
+    block_table: tl.tensor,
+    seeds: tl.tensor,
+    n: tl.tensor,
+    keep: tl.tensor,
+    prot: tl.tensor,
+    start: tl.tensor,
+    heads: tl.tensor,
+    layer: tl.tensor,
+    n_blocks: tl.tensor,
+    INTERVAL: tl.constexpr,
+    SLOT_WORD: tl.constexpr,
+    KEY_TOKEN: tl.constexpr,
+    KEY_HEAD: tl.constexpr,
+    VALUE_TOKEN: tl.constexpr,
+    VALUE_HEAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    STRIDE_BLOCK: tl.constexpr,
+    STRIDE_SLOT: tl.constexpr,
+    STRIDE_HEAD: tl.constexpr,
+) -> None:
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    slot = tl.load(slot_mapping + token)
+    if slot >= 0:
+        offset = slot // BLOCK * STRIDE_BLOCK + slot % BLOCK * STRIDE_SLOT + head * STRIDE_HEAD
+        row = tl.load(token_rows + token).to(tl.int64)
+        if row >= 0:
+            position, first = tl.load(n + row), tl.load(start + row)
+            if position >= first:
+                protected = tl.load(prot + row)
+                free = tl.load(keep + row) - protected
+                cls = (position - first + free) % INTERVAL
+                members = (free - cls + INTERVAL - 1) // INTERVAL
+                slot_word = tl.full((), SLOT_WORD, tl.int64)
+                word, _ = first_words(tl.load(seeds + row), position, layer, tl.load(heads + head), slot_word)
+                member = tl.umulhi(word, members.to(tl.uint32)).to(tl.int32)
+                victim = protected + cls + member * INTERVAL
+                table = block_table + row * n_blocks
+                offset = row_offsets(table, victim, head, position >= 0, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
+        element = tl.arange(0, SIZE_PADDED)
+        inside = element < SIZE
+        new = tl.load(key + token * KEY_TOKEN + head * KEY_HEAD + element, mask=inside)
+        tl.store(key_cache + offset + element, new, mask=inside)
+        new = tl.load(value + token * VALUE_TOKEN + head * VALUE_HEAD + element, mask=inside)
+        tl.store(value_cache + offset + element, new, mask=inside)
+
+
+def write(
+    rows: tuple[torch.Tensor, torch.Tensor],
+    cache: tuple[torch.Tensor, torch.Tensor],
+    slot_mapping: torch.Tensor,
+    replacing: Replacing,
+    layer: int,
+    heads: torch.Tensor,
+    interval: int,
+) -> None:
+    """Write the new keys and values of one layer: to the victim of each head, or to the token's slot for all heads.
+
+    rows          keys and values [T, H, D], any strides but a contiguous D, in the cache's dtype
+    cache         key and value cache [blocks, block, H, D]
+    slot_mapping  int64 [T] = block * block_size + slot in it; -1 writes nothing (padding of a graph)
+    layer, heads  global layer index; global KV head indices, int64 [H]
+    """
+    key, value = rows
+    bits = torch.int16 if key.element_size() == 2 else torch.int32
+    tokens, count, size = key.shape
+    stride_block, stride_slot, stride_head, _ = cache[0].stride()
+    launch(
+        _write, (tokens, count),
+        key.view(bits), value.view(bits), cache[0].view(bits), cache[1].view(bits), slot_mapping,
+        replacing.token_rows, replacing.block_table, replacing.seeds, replacing.n, replacing.keep, replacing.prot,
+        replacing.start, heads, layer, replacing.block_table.shape[1],
+        INTERVAL=interval, SLOT_WORD=INPLACE_SLOT,
+        KEY_TOKEN=key.stride(0), KEY_HEAD=key.stride(1), VALUE_TOKEN=value.stride(0), VALUE_HEAD=value.stride(1),
+        BLOCK=cache[0].shape[1], SIZE=size, SIZE_PADDED=triton.next_power_of_2(size),
+        STRIDE_BLOCK=stride_block, STRIDE_SLOT=stride_slot, STRIDE_HEAD=stride_head, num_warps=1,
+    )  # fmt: skip
+
+
+def write_reference(
+    rows: tuple[torch.Tensor, torch.Tensor],
+    cache: tuple[torch.Tensor, torch.Tensor],
+    slot_mapping: torch.Tensor,
+    replacing: Replacing,
+    layer: int,
+    heads: torch.Tensor,
+    interval: int,
+) -> None:
+    """The twin of write: victims from policies.draws."""
+    block, head = cache[0].shape[1], torch.arange(len(heads))
+    n, keep, prot, start = (
+        getattr(replacing, name).cpu().numpy().astype(np.int64) for name in ("n", "keep", "prot", "start")
+    )
+    victims = inplace_victims(
+        replacing.seeds.cpu().numpy().view(np.uint64), np.array([layer]), heads.cpu().numpy(), n, keep, prot, start,
+        interval,
+    )  # fmt: skip
+    for token, (slot, row) in enumerate(zip(slot_mapping.tolist(), replacing.token_rows.tolist(), strict=True)):
+        if slot < 0:
+            continue
+        blocks, slots = torch.full_like(head, slot // block), torch.full_like(head, slot % block)
+        if row >= 0 and n[row] >= start[row]:
+            victim = torch.from_numpy(victims[row, 0])
+            blocks, slots = replacing.block_table[row].cpu()[victim // block].long(), victim % block
+        for new, old in zip(rows, cache, strict=True):
+            old[blocks, slots, head] = new[token]
+
+
+def at_real_size() -> None:
+    """The launches to compile ahead of time (infra/aot.py)."""
+    key, value = meta(torch.bfloat16, 256, 48, 128)[:, 32:].split(8, dim=1)
+    cache = meta(torch.bfloat16, 2, 1024, 16, 8, 128)
+    number, heads = meta(torch.int32, 256), meta(torch.int64, 8)
+    batch = Replacing(number, meta(torch.int32, 256, 320), meta(torch.int64, 256), number, number, number, number)
+    write((key, value), (cache[0], cache[1]), meta(torch.int64, 256), batch, 0, heads, 64)
