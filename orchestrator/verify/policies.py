@@ -34,7 +34,7 @@ def check(document: Mapping[str, Any]) -> Iterator[Finding]:
     for number, case in enumerate(cases, 1):
         name = str(case.get("id", f"case {number}")) if isinstance(case, Mapping) else f"case {number}"
         try:
-            found = _found({"follows": "spec", **case})
+            found = _found(case)
             problem = _difference(case["expected"], found.values, _tolerance(case))
             yield name, problem, "reference" if found.reference else "ok"
         except Exception as error:
@@ -42,16 +42,18 @@ def check(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _found(case: vectors.Case) -> vectors.Found:
-    missing = [field for field in FIELDS if field not in case]
+    missing = [field for field in FIELDS if not isinstance(case, Mapping) or field not in case]
     if missing:
-        raise KeyError(f"not a case of this format: no {', '.join(missing)}")
+        raise ValueError(f"not a case of this format: no {', '.join(missing)}")
+    if not any(not _remark(value) for value in case["expected"].values()):
+        raise ValueError("not a case of this format: it expects nothing")
+    case = {"follows": OURS[0], **case}
     ours = str(case["follows"]).startswith(OURS)
     if case["variant"] == "schedule" and ours:
         return _schedule(case)
     if case["variant"] == "statistics" and "generated" in case["inputs"]:
         return _event_count(case)
-    found = vectors.adapter(str(case["policy"]), str(case["variant"]))(case)
-    return found if isinstance(found, vectors.Found) else vectors.Found(found, reference=not ours)
+    return vectors.adapter(str(case["policy"]), str(case["variant"]))(case)
 
 
 def _schedule(case: vectors.Case) -> vectors.Found:
@@ -103,8 +105,8 @@ def _difference(wanted: Any, found: Any, tolerance: float, place: str = "") -> s
     if isinstance(wanted, Mapping):
         for name, value in wanted.items():
             if not isinstance(found, Mapping) or name not in found:
-                if isinstance(value, str) and _number(value) is None:
-                    continue  # a remark
+                if _remark(value):
+                    continue
                 return f"{_inside(place, name)}: nothing computes it"
             problem = _difference(value, found[name], tolerance, _inside(place, name))
             if problem:
@@ -120,6 +122,11 @@ def _difference(wanted: Any, found: Any, tolerance: float, place: str = "") -> s
         )
         return next(filter(None, differences), None)
     return None if _equal(wanted, found, tolerance) else f"{place}: found {_shown(found)}, expected {_shown(wanted)}"
+
+
+def _remark(value: Any) -> bool:
+    """Prose among the expected values."""
+    return isinstance(value, str) and _number(value) is None
 
 
 def _same_depth(value: Any, other: Any) -> Any:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from policies.base import resolve_dotted
 
 Case = Mapping[str, Any]
 
-ANY = "*"
 _ADAPTERS: Mapping[tuple[str, str], str] = {
     ("any", "budget_layout"): "frame:budget_layout",
     ("any", "prompt_longer_than_budget"): "frame:overflow",
     ("any", "ties"): "frame:given_scores",
     ("any", "nan"): "frame:given_scores",
-    ("any", "inf"): "frame:given_scores",
-    ("any", "infinity"): "frame:given_scores",
+    ("any", "inf*"): "frame:given_scores",
     ("any", "bf16"): "frame:bf16",
     ("any", "compaction"): "frame:compaction",
     ("any", "positions"): "frame:positions",
@@ -36,6 +35,7 @@ _ADAPTERS: Mapping[tuple[str, str], str] = {
     ("random", "block"): "simple:random",
     ("random", "statistics"): "simple:statistics",
     ("h2o", "cumulative_group_sum"): "scored:h2o",
+    ("h2o", "every_step"): "scored:h2o",
     ("snapkv", "vase_repo_decode"): "scored:snapkv",
     ("snapkv", "rkv_repo_decode"): "scored:snapkv_rkv",
     ("snapkv", "protect_prompt=override"): "scored:snapkv",
@@ -51,7 +51,7 @@ _ADAPTERS: Mapping[tuple[str, str], str] = {
     ("vase", "protect_prompt=override"): "scored:vase",
     ("vase", "degenerate"): "scored:vase",
     ("vase", "paper"): "scored:vase_paper",
-    ("triattention", ANY): "triattention:found",
+    ("triattention", "*"): "triattention:run",
 }
 
 
@@ -67,17 +67,16 @@ class Found:
     reference: bool = False
 
 
-def adapter(policy: str, variant: str) -> Callable[[Case], Found | Mapping[str, Any]]:
-    """The function for a case; one that returns bare values leaves it to `follows` whether they are a reference.
-
-    Raises LookupError, naming the known variants, when there is none.
-    """
-    name = _ADAPTERS.get((policy, variant)) or _ADAPTERS.get((policy, ANY))
-    if name is None:
+def adapter(policy: str, variant: str) -> Callable[[Case], Found]:
+    """The function for a case. Raises LookupError, naming the known variants, when there is none."""
+    fitting = [
+        name for (owner, pattern), name in _ADAPTERS.items() if owner == policy and fnmatchcase(variant, pattern)
+    ]
+    if not fitting:
         known = [other for owner, other in _ADAPTERS if owner == policy]
         listed = f"variants of '{policy}': {', '.join(known)}" if known else f"policies: {', '.join(_policies())}"
         raise LookupError(f"no variant '{variant}' of policy '{policy}'; known {listed}")
-    return resolve_dotted(f"{__name__}.{name}")
+    return resolve_dotted(f"{__name__}.{fitting[0]}")
 
 
 def _policies() -> list[str]:

@@ -15,7 +15,7 @@ from policies.vectors import Case, Found
 from policies.vectors.cases import frame, margin, tensor, view
 from policies.view import CacheView
 
-IMPLEMENTATIONS = ("TriAttention HF", "TriAttention vLLM", "R-KV in TriAttention")
+IMPLEMENTATIONS = ("TriAttention HF", "TriAttention vLLM")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def budget_layout(case: Case) -> Found:
     kept = _kept(case, slots)
     return Found(
         {
-            "no_op": slots <= parts.keep and kept == slots,
+            "no_op": slots <= int(case["params"]["K_total"]) and kept == slots,
             "n_protected": prot,
             "n_recent": recent,
             "n_candidates": candidates,
@@ -56,7 +56,9 @@ def overflow(case: Case) -> Found:
     """A prompt that does not fit: our rule, or that of the implementation which the case names."""
     slots, params = int(case["inputs"]["S"]), case["params"]
     keep, prompt = int(params["K_total"]), int(params["prompt_len"])
-    followed = next((name for name in IMPLEMENTATIONS if name in (case["follows"], _subject(case))), None)
+    # where the file follows several implementations at once, the description begins with the one it means
+    said = (str(case["follows"]), str(case.get("description", "")))
+    followed = next((name for name in IMPLEMENTATIONS if any(text.startswith(name) for text in said)), None)
     if followed == "TriAttention HF":
         kept = list(range(min(keep, prompt, slots)))
     elif followed == "TriAttention vLLM":
@@ -65,7 +67,6 @@ def overflow(case: Case) -> Found:
         parts = frame(case, slots)
         event = view(parts, 1, slots, attention=torch.zeros(1, 1, slots))
         kept = select(Given(), event)[0, 0].tolist()
-        followed = None
     values = {"kept": [kept], "evicted": [sorted(set(range(slots)) - set(kept))], "len_after": len(kept)}
     return Found(values, reference=followed is not None)
 
@@ -100,13 +101,11 @@ def compaction(case: Case) -> Found:
     kept = torch.tensor([[inputs["kept"]] if single else [*inputs["kept"]]]).view(1, -1, _width(inputs["kept"]))
     size = int(inputs.get("block_size", 1))
     before, after = -(-slots // size), -(-kept.shape[2] // size)
-    freed = [f"block {block}" for block in range(before - 1, after - 1, -1)]
     values: dict[str, Any] = {
         "blocks_before": before,
         "blocks_after": after,
         "blocks_freed": before - after,
         "last_block_used_slots": kept.shape[2] - (after - 1) * size,
-        "freed_block_order": f"tail first: {', then '.join(freed)}",
     }
     for name, order in (("order_preserving", True), ("hole_filling", False)):
         moves = plan(kept, slots, order)
@@ -175,11 +174,6 @@ def _selection(scores: torch.Tensor, count: int) -> dict[str, Any]:
 def _kept(case: Case, slots: int) -> int:
     event = view(frame(case, slots), 1, slots, attention=torch.zeros(1, 1, slots))
     return select(Given(), event).shape[2]
-
-
-def _subject(case: Case) -> str:
-    """What stands before the colon of a description: there the file names an implementation."""
-    return str(case.get("description", "")).partition(":")[0].strip()
 
 
 def _width(kept: list[Any]) -> int:

@@ -40,6 +40,8 @@ class _Cache:
 
 def snapkv(case: Case) -> Found:
     """Mean attention per query head, pooled, mean over the group."""
+    if case["params"].get("group") == "max_logits":
+        return snapkv_rkv(case)
     scorer, cache = _policy("snapkv", case), _cache(case)
     event = cache.event(frame(case, cache.keys.shape[2]))
     raw = attention.mean_attention(event.need("queries")[0], _candidates(event)[0])
@@ -126,7 +128,7 @@ def vase_paper(case: Case) -> Found:
 def h2o(case: Case) -> Found:
     """Accumulated attention over any number of events; new slots start at 0."""
     inputs, scorer = case["inputs"], policy("h2o", case["params"])
-    steps = [tensor(value, torch.float32) for name, value in inputs.items() if name.startswith("probs_b")]
+    steps = _probabilities(case)
     stated = re.search(r"H_kv=(\d+)", str(inputs.get("probs_shape", "")))
     heads = int(stated[1]) if stated else 1
     mass = torch.zeros(1, heads, 0)
@@ -154,7 +156,27 @@ def h2o(case: Case) -> Found:
             f"acc_after_event{event}": mass[0].tolist(),
             f"logical_after_event{event}": logical[0].tolist(),
         }
-    return Found(values)
+    return Found(values | _series(case["expected"], values, len(steps)))
+
+
+def _probabilities(case: Case) -> list[torch.Tensor]:
+    """Attention between events, [H_q, queries, S] each: an entry of inputs per event, or one list of steps."""
+    given = [value for name, value in case["inputs"].items() if name.startswith("probs") and isinstance(value, list)]
+    steps = given[0] if case["variant"] == "every_step" and len(given) == 1 else given
+    tensors = [tensor(step, torch.float32) for step in steps]
+    # a step of one query or one head may leave that dimension out
+    return [step if step.dim() == 3 else step.reshape(-1, 1, step.shape[-1]) for step in tensors]
+
+
+def _series(expected: Any, values: dict[str, Any], events: int) -> dict[str, Any]:
+    """Facts of all events as one list, under the names of the file that are not an event's."""
+    facts = {"logical": "logical_after", "margin": "margin", "after": "acc_after", "acc": "acc", "kept": "kept"}
+    found = {}
+    for name in expected:
+        fact = next((fact for word, fact in facts.items() if word in name), None)
+        if name not in values and fact is not None:
+            found[name] = [values[f"{fact}_event{event}"] for event in range(1, events + 1)]
+    return found
 
 
 def snapkv_prefill(case: Case) -> Found:
@@ -237,7 +259,9 @@ def _vase(case: Case, name: str) -> Found:
         weights = attention.snapkv(scorer, event)
         spread = value_range.value_range(event.need("values"))
     else:
-        weights, spread = tensor(inputs["attn"])[None], tensor(inputs["value_range"])[None]
+        weights = tensor(inputs["attn"])[None]
+        given = inputs.get("value_range")
+        spread = value_range.value_range(tensor(inputs["values"])[None]) if given is None else tensor(given)[None]
         slots = int(inputs.get("S", noise.shape[2] + int(case["params"].get("recent", 0))))
         event = view(frame(case, slots, sinks=False), noise.shape[1], slots, draw=draw)
     end = event.shape[2] - event.recent
