@@ -18,15 +18,19 @@ SILENT_SECONDS = 30.0
 def find(job: Path, store: Path | None = None) -> Campaign:
     """The campaign of a job in its store. Raises UserError when the store holds none."""
     spec = JobSpec.load(job)
-    root = store or Path(spec.execution.store)
-    known = {campaign.campaign_id: campaign for campaign in campaigns(root)}
-    if spec.name not in known:
+    try:
+        return campaign(StorePaths(store or Path(spec.execution.store)), spec.name)
+    except UserError as error:
+        raise UserError(f"{error} Run it: evictbench run {job}") from None
+
+
+def campaign(paths: StorePaths, name: str) -> Campaign:
+    """The campaign of that name. Raises UserError when the store holds none."""
+    known = {found.campaign_id: found for found in campaigns(paths.root)}
+    if name not in known:
         listed = ", ".join(known) or "none"
-        raise UserError(
-            f"{root} holds no campaign '{spec.name}'; campaigns: {listed}.{closest(spec.name, known)} "
-            f"Run it: evictbench run {job}"
-        )
-    return known[spec.name]
+        raise UserError(f"{paths.root} holds no campaign '{name}'; campaigns: {listed}.{closest(name, known)}")
+    return known[name]
 
 
 def campaigns(store: Path) -> list[Campaign]:
