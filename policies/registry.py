@@ -25,6 +25,22 @@ from policies.base import Policy
 
 ENTRY_POINTS = "evictbench.policies"
 
+_HEADS = "it gives each head a number of slots of its own"
+_LAYERS = "it gives each layer a number of slots of its own"
+_UNEQUAL = {
+    "adakv": (_HEADS, "arXiv 2407.11550"),
+    "adasnapkv": (_HEADS, "arXiv 2407.11550"),
+    "criticaladakv": (_HEADS, "arXiv 2502.03805"),
+    "duoattention": ("it keeps everything in some heads and a window in others", "arXiv 2410.10819"),
+    "fastgen": ("it chooses another rule for each head", "arXiv 2310.01801"),
+    "headkv": (_HEADS, "arXiv 2410.19258"),
+    "kvzip": ("it ranks the slots of all heads together", "arXiv 2505.23416"),
+    "pyramidkv": (_LAYERS, "arXiv 2406.02069"),
+    "razorattention": ("it keeps everything in some heads and a window in others", "arXiv 2407.15891"),
+    "squeezeattention": (_LAYERS, "arXiv 2404.04793"),
+}
+"""Published methods that this package cannot hold: normalised name -> (why, source)."""
+
 _CLASSES: dict[str, type[Policy]] = {}
 P = TypeVar("P", bound=type[Policy])
 
@@ -62,6 +78,7 @@ def get(name: str) -> type[Policy]:
         return load(name)
     _discover()
     if name not in _CLASSES:
+        _refuse_unequal(name)
         raise PolicyError(f"unknown policy '{name}'; known: {', '.join(names())}.{_closest(name, _CLASSES)}")
     return _CLASSES[name]
 
@@ -90,6 +107,15 @@ def build(name: str, params: Mapping[str, Any]) -> Policy:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise PolicyError(f"policy '{name}': {error}") from error
+
+
+def _refuse_unequal(name: str) -> None:
+    found = _UNEQUAL.get("".join(letter for letter in name.lower() if letter.isalnum()))
+    if found:
+        raise PolicyError(
+            f"policy '{name}' ({found[1]}) cannot run here: {found[0]}, and all heads and layers of a request share "
+            f"one cached length. Known: {', '.join(names())}."
+        )
 
 
 def load(reference: str) -> type[Policy]:
@@ -153,6 +179,11 @@ def _check(cls: Any) -> None:
     if "__dataclass_params__" not in vars(cls):
         raise PolicyError(
             f"{cls.__module__}.{cls.__qualname__} is no frozen dataclass; write @dataclass(frozen=True) above it."
+        )
+    if not cls.equal_counts:
+        raise PolicyError(
+            f"{cls.__module__}.{cls.__qualname__} keeps unequal numbers of slots (equal_counts is False), and all heads "
+            f"and layers of a request share one cached length. Score slots and let select.py count them."
         )
 
 

@@ -81,6 +81,21 @@ MISTAKES = [
         "parameter 'block' of policy 'random_block' is '8'; it must be a whole number.",
         "",
     ),
+    ("AdaKV", {}, "policy 'AdaKV' (arXiv 2407.11550) cannot run here: it gives each head", "share one cached length"),
+    ("pyramid_kv", {}, "cannot run here: it gives each layer a number of slots of its own", "Known: "),
+    ("duo-attention", {}, "cannot run here: it keeps everything in some heads", ""),
+    ("snapkv", {"window": 0}, "policy 'snapkv': window is 0; it must be at least 1.", ""),
+    ("snapkv", {"kernel": 4}, "kernel is 4; it must be odd and at least 1.", ""),
+    ("snapkv", {"pool": "mean"}, "pool is 'mean'; choose avg or max.", ""),
+    ("snapkv", {"slot_order": "age"}, "slot_order is 'age'; choose position or score.", ""),
+    ("snapkv_rkv", {"ties": "any"}, "ties is 'any'; choose slot or raw.", ""),
+    ("rkv", {"mix_lambda": 1.5}, "mix_lambda is 1.5; it must be 0.0 to 1.0.", ""),
+    ("rkv", {"mix_lambda": float("nan")}, "mix_lambda is nan; it must be 0.0 to 1.0.", ""),
+    ("rkv_official", {"threshold": -2}, "threshold is -2.0; it must be -1.0 to 1.0.", ""),
+    ("rkv_official", {"retain": "first_percent"}, "retain is 'first_percent'; choose last or first.", ""),
+    ("vase", {"n_large": -2}, "n_large is -2; it must be at least 0, or -1 for a quarter of keep.", ""),
+    ("vase_paper", {"n_sink": -1}, "policy 'vase_paper': n_sink is -1; it must be at least 0.", ""),
+    ("h2o", {"prefill": 1}, "parameter 'prefill' of policy 'h2o' is 1; it must be true or false.", ""),
     ("random_block", {"block": True}, "is True; it must be a whole number.", ""),
     ("random_block", {"block": 8.0}, "is 8.0; it must be a whole number.", ""),
     ("nowhere.py:Mine", {}, "nowhere.py does not exist.", ""),
@@ -156,6 +171,16 @@ def test_a_nameless_class_is_refused() -> None:
 
     with pytest.raises(PolicyError, match="name '' must be a text"):
         registry.register(Nameless)
+
+
+def test_a_class_that_keeps_unequal_numbers_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Uneven(Scorer):
+        name: ClassVar[str] = "uneven"
+        equal_counts: ClassVar[bool] = False
+
+    with pytest.raises(PolicyError, match=r"Uneven keeps unequal numbers of slots \(equal_counts is False\)"):
+        registry.register(Uneven)
 
 
 @pytest.fixture
