@@ -21,9 +21,14 @@ def file_of(job: JobSpec, model: LoadedModel) -> Path:
     return (job.folder / given).resolve() if given else model.resolved.path_on_disk / BESIDE_MODEL
 
 
+def _wanted(model: LoadedModel, arm: Arm) -> bool:
+    """An outline plans for models that are not here, so it cannot look for their calibrations either."""
+    return arm.policy.needs.calibration and model.resolved.path_on_disk.is_dir()
+
+
 def refusals(job: JobSpec, index: int, model: LoadedModel, arm: Arm) -> Iterator[str]:
     """A calibration that is missing, damaged, made for another model, or another than the arm names."""
-    if not arm.policy.needs.calibration:
+    if not _wanted(model, arm):
         return
     where = f"{job.place('models', index, 'calibration')}: {arm.policy.name} on {model.spec.path}"
     if PARAMETER not in arm.policy.params():
@@ -42,7 +47,7 @@ def refusals(job: JobSpec, index: int, model: LoadedModel, arm: Arm) -> Iterator
 
 def calibrated(job: JobSpec, model: LoadedModel, arm: Arm) -> Arm:
     """The arm with the fingerprint of its calibration, which makes it part of the cell's identity."""
-    if not arm.policy.needs.calibration:
+    if not _wanted(model, arm):
         return arm
     found = _checked(file_of(job, model), model.resolved.path_on_disk, model.ref.revision)
     return dataclasses.replace(arm, policy=dataclasses.replace(arm.policy, **{PARAMETER: found.fingerprint}))
