@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from orchestrator.errors import UserError
@@ -24,8 +25,8 @@ _WORD = re.compile(r"[^\W_]+")
 class Questions:
     """Runs of words by which built-in questions are recognised, each with `task/problem_id`.
 
-    compared  tasks whose questions are here, with their number
-    absent    tasks whose data is not on this machine, or that have no data of their own
+    compared  tasks with questions here, with their number
+    absent    tasks whose whole set is not on this machine, or that have none of their own
     """
 
     runs: dict[tuple[str, ...], str]
@@ -44,19 +45,39 @@ class Questions:
 
 
 def built_in() -> Questions:
-    """Questions of every task whose data is on this machine, in its default size and order."""
+    """Questions of every task as far as they are on this machine: its data in default size and order, and its mini set.
+
+    Nothing is fetched.
+    """
     runs: dict[tuple[str, ...], str] = {}
     compared, absent = {}, []
-    for name in registry.names():
-        try:
-            problems = registry.get(name).problems()
-        except UserError:
-            absent.append(name)
-            continue
-        texts = {f"{name}/{problem.problem_id}": problem.messages[-1]["content"] for problem in problems}
-        runs.update(_telling(texts))
-        compared[name] = len(texts)
+    with _offline():
+        for name in registry.names():
+            texts: dict[str, str] = {}
+            for options in ({}, {"mini": True}):
+                try:
+                    problems = registry.get(name, **options).problems()
+                except UserError:
+                    if not options:
+                        absent.append(name)
+                    continue
+                texts |= {f"{name}/{problem.problem_id}": problem.messages[-1]["content"] for problem in problems}
+            if texts:
+                runs.update(_telling(texts))
+                compared[name] = len(texts)
     return Questions(runs, compared, tuple(absent))
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    # read at call time by every request of the hub's library; its environment variable is only read at import
+    from huggingface_hub import constants  # noqa: PLC0415 - costs a share of a second
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _telling(texts: dict[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -37,8 +37,8 @@ def command(model: str, texts: Path, out: Path | None, tokens: int, length: int,
     Texts that hold a question of a built-in task are refused: nothing is calibrated on what it is judged by.
     """
     corpus = read_texts(texts)
-    refuse_questions(texts, corpus)
     resolved = models.resolve(model)
+    refuse_questions(texts, corpus)
     pieces = _pieces(resolved.path_on_disk, corpus, min(length, resolved.window), tokens)
     # brings torch and transformers
     from workers.transformers_engine.calibrate import calibrate  # noqa: PLC0415
@@ -91,8 +91,9 @@ def refuse_questions(file: Path, texts: Sequence[str]) -> None:
                 "favour the policy that uses them; take it out."
             )
     compared = ", ".join(f"{name} {count}" for name, count in questions.compared.items())
-    absent = f"; not on this machine, so not compared: {', '.join(questions.absent)}" if questions.absent else ""
-    click.echo(f"no question of {compared}{absent}", err=True)
+    click.echo(f"the texts hold no question of {compared}", err=True)
+    if questions.absent:
+        click.echo(f"not compared, since their data is not on this machine: {', '.join(questions.absent)}", err=True)
 
 
 def _pieces(directory: Path, texts: Sequence[str], length: int, limit: int) -> list[list[int]]:
