@@ -182,7 +182,7 @@ def _check(cls: Any) -> None:
         )
     if not cls.equal_counts:
         raise PolicyError(
-            f"{cls.__module__}.{cls.__qualname__} keeps unequal numbers of slots (equal_counts is False), and all heads "
+            f"{cls.__module__}.{cls.__qualname__} keeps unequal numbers of slots (equal_counts is False); all heads "
             f"and layers of a request share one cached length. Score slots and let select.py count them."
         )
 
