@@ -40,9 +40,9 @@ class Weights:
 def score(policy: TriAttention, view: CacheView) -> torch.Tensor:
     """fp32 [L, H, S]: z-scores over the candidates, the group's maximum, and the mean over layers unless per_layer.
 
-    Raises ValueError when the view has no calibration, or one whose layers, heads or head size are not the cache's.
+    Raises ValueError when the view has no calibration, another than the policy names, or one of another shape.
     """
-    keys, statistics = view.need("keys"), _statistics(view)
+    keys, statistics = view.need("keys"), _statistics(policy, view)
     weights = event_weights(policy, statistics, view.layers, view.t)
     group = statistics.abs_mean.shape[1] // statistics.meta.kv_heads
     rows = [group * head + member for head in view.heads for member in range(group)]
@@ -145,10 +145,15 @@ def _of_layer(weights: Weights, layer: int, rows: Sequence[int], device: torch.d
     )  # fmt: skip
 
 
-def _statistics(view: CacheView) -> Calibration:
+def _statistics(policy: TriAttention, view: CacheView) -> Calibration:
     found = view.calibration
     if not isinstance(found, Calibration):
         raise ValueError("this event has no calibration; make one with `evictbench calibrate MODEL --texts FILE`.")
+    if policy.calibration not in ("", found.fingerprint):
+        raise ValueError(
+            f"this cell was planned with calibration {policy.calibration}, the engine has {found.fingerprint}; "
+            "plan it again with the present file."
+        )
     layers, _, bands = found.abs_mean.shape
     if max(view.layers) >= layers or view.need("keys").shape[3] != 2 * bands:
         raise ValueError(

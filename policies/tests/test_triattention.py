@@ -124,6 +124,8 @@ def test_view_without_calibration_is_refused() -> None:
         TriAttention().score(replace(view_of(keys, statistics()), calibration=None))
     with pytest.raises(ValueError, match="for 3 layers of head size 12; the cache has layers up to 3"):
         TriAttention().score(replace(view_of(keys, statistics()), layers=(1, 2, 3)))
+    with pytest.raises(ValueError, match="planned with calibration 12, the engine has 34; plan it again"):
+        TriAttention(calibration="12").score(view_of(keys, replace(statistics(), fingerprint="34")))
 
 
 @pytest.mark.parametrize(
