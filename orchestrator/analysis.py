@@ -16,7 +16,7 @@ import pandas as pd
 
 from orchestrator.analysis_columns import ARMS, DIFFERENCES, frame
 from orchestrator.analysis_pairs import Answers, Pair, Question, long_problems, pair_problems, pairs
-from orchestrator.analysis_rows import cells_of, complete, counted, planned_rows, problems_of, records
+from orchestrator.analysis_rows import complete, planned_rows
 from orchestrator.errors import UserError, closest
 from orchestrator.stats import multiplicity
 from orchestrator.stats.arms import accuracy
@@ -47,12 +47,19 @@ class Selection:
                 table = table[table[column].isin(wanted)]
         return table.reset_index(drop=True)
 
+    def apply_pool(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Rows of a pooled table that the view shows; a pool over all models or tasks stays."""
+        for column, wanted in (("model", self.models), ("task", self.tasks), ("policy", self.policies)):
+            if wanted:
+                table = table[table[column].isin([*wanted, "all"])]
+        return table.reset_index(drop=True)
+
 
 EVERYTHING = Selection()
 DEFAULT = Question()
 
 
-def arms_table(reader: Reader, selection: Selection = EVERYTHING) -> pd.DataFrame:
+def arms_table(reader: Reader, selection: Selection = EVERYTHING, answers: Answers | None = None) -> pd.DataFrame:
     """One row per cell with the columns ARMS, planned cells without rows included; simulated cells never.
 
     accuracy       mean over problems of the share right, with its 95 % interval and rule (wilson or t)
@@ -63,15 +70,18 @@ def arms_table(reader: Reader, selection: Selection = EVERYTHING) -> pd.DataFram
     prompt_tokens .. cached_mean, decode_tokens_per_second: means per row; prompt_kept_min: least of all rows
     never_evicts   share of rows in which no event happened; overflow_rows: rows whose prompt did not fit into keep
     """
-    cells = cells_of(reader, selection.campaign)
-    rows = counted(reader, cells)
-    problems = problems_of(rows)
-    groups = dict(iter(rows.groupby("cell_id")))
-    table = [{**cell, **_arm(cell, groups.get(cell["cell_id"]), problems)} for cell in records(cells)]
+    answers = answers or Answers(reader, selection.campaign)
+    groups = dict(iter(answers.rows.groupby("cell_id")))
+    table = [{**cell, **_arm(cell, groups.get(cell["cell_id"]), answers.problems())} for cell in answers.cells.values()]
     return selection.apply(frame(table, ARMS))
 
 
-def differences_table(reader: Reader, question: Question = DEFAULT, selection: Selection = EVERYTHING) -> pd.DataFrame:
+def differences_table(
+    reader: Reader,
+    question: Question = DEFAULT,
+    selection: Selection = EVERYTHING,
+    answers: Answers | None = None,
+) -> pd.DataFrame:
     """One row per arm and reference with the columns DIFFERENCES, difference = arm - reference; simulated cells never.
 
     low, high      interval that decides (interval_kind); the t and the exact percentile interval stand beside it
@@ -84,7 +94,7 @@ def differences_table(reader: Reader, question: Question = DEFAULT, selection: S
     `full` is compared at every keep of the reference, and as the reference with every arm. Raises UserError for a
     reference that no cell has.
     """
-    answers = Answers(reader, selection.campaign)
+    answers = answers or Answers(reader, selection.campaign)
     rows = [{**found.arm, **_difference(found, answers.problems())} for found in pairs(answers, question)]
     return selection.apply(_corrected(frame(rows, DIFFERENCES), question.family))
 

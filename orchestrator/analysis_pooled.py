@@ -36,13 +36,15 @@ _SCOPES = (
 )
 
 
-def pooled_table(reader: Reader, question: Question, campaign: str | None = None) -> pd.DataFrame:
+def pooled_table(
+    reader: Reader, question: Question, campaign: str | None = None, answers: Answers | None = None
+) -> pd.DataFrame:
     """One row per policy, protection, scope and weights that pool several cells; columns POOLED.
 
     Cells of one (model, task) are pooled at one budget: at each common keep and interval, or, where each task has its
     own keep, at the one it has. `full` is not pooled. Looks do not apply: pooled numbers are those of all samples.
     """
-    answers = Answers(reader, campaign)
+    answers = answers or Answers(reader, campaign)
     found = pairs(answers, replace(question, looks=()))
     found = [pair for pair in found if pair.arm["policy"] != "full" and len(pair.common)]
     return frame([row for scope in _SCOPES for row in _rows(scope, found, answers, question.rule)], POOLED)

@@ -20,7 +20,11 @@ Numbers = Mapping[str, Any]
 
 
 def protection_table(
-    reader: Reader, reference: str = "random", rule: Rule = OURS, campaign: str | None = None
+    reader: Reader,
+    reference: str = "random",
+    rule: Rule = OURS,
+    campaign: str | None = None,
+    answers: Answers | None = None,
 ) -> pd.DataFrame:
     """One row per policy and budget that has a prompt-protected arm and another; columns PROTECTION.
 
@@ -28,7 +32,7 @@ def protection_table(
     beyond   change - the reference's own change on the same problems (t interval): what protection does to this policy
              beyond what it does to the reference; missing for the reference itself
     """
-    answers = Answers(reader, campaign)
+    answers = answers or Answers(reader, campaign)
     rows = [
         _row(bare, protected, answers, reference, rule) for bare, protected in _couples(list(answers.cells.values()))
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.analysis import DEFAULT, Selection, arms_table, differences_table
+from orchestrator.analysis import DEFAULT, arms_table, differences_table
 from orchestrator.analysis_columns import KEYS, SEEDS, SWEEP, frame
 from orchestrator.analysis_pairs import Answers, Cell, Pair, Question, pairs
 from orchestrator.analysis_rows import records
@@ -40,21 +40,29 @@ def sweep(arms: pd.DataFrame, against: pd.DataFrame, to_full: pd.DataFrame) -> p
     )
 
 
-def sweep_table(reader: Reader, question: Question = DEFAULT, campaign: str | None = None) -> pd.DataFrame:
+def sweep_table(
+    reader: Reader, question: Question = DEFAULT, campaign: str | None = None, answers: Answers | None = None
+) -> pd.DataFrame:
     """sweep of a store or of one of its campaigns; without a full cache the columns that need it are missing."""
-    selection = Selection(campaign=campaign)
-    arms = arms_table(reader, selection)
+    answers = answers or Answers(reader, campaign)
+    arms = arms_table(reader, answers=answers)
+    if arms.empty:
+        return frame([], SWEEP)
+    against = differences_table(reader, question, answers=answers)
+    bounded = replace(question, reference="full")
     full = (arms["policy"] == "full").any()
-    to_full = differences_table(reader, replace(question, reference="full"), selection) if full else pd.DataFrame()
-    return sweep(arms, differences_table(reader, question, selection), to_full)
+    to_full = differences_table(reader, bounded, answers=answers) if full else pd.DataFrame()
+    return sweep(arms, against, to_full)
 
 
-def seeds_table(reader: Reader, question: Question = DEFAULT, campaign: str | None = None) -> pd.DataFrame:
+def seeds_table(
+    reader: Reader, question: Question = DEFAULT, campaign: str | None = None, answers: Answers | None = None
+) -> pd.DataFrame:
     """What common seeds buy in each comparison, on problems with all samples in both arms; columns SEEDS.
 
     Arms share the sampling seed of each (problem, sample), and their text until the first eviction.
     """
-    answers = Answers(reader, campaign)
+    answers = answers or Answers(reader, campaign)
     found = [pair for pair in pairs(answers, replace(question, looks=())) if pair.arm["policy"] != "full"]
     return frame([_seeds(pair, answers) for pair in found], SEEDS)
 

@@ -12,31 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator import figures, report_notes
+from orchestrator import figures, report_evidence, report_notes
 from orchestrator.analysis import Question, Selection, arms_table, differences_table, simulated_cells
-from orchestrator.stats.verdict import Verdict
+from orchestrator.analysis_pairs import Answers
+from orchestrator.analysis_pooled import pooled_table
+from orchestrator.analysis_protection import protection_table
+from orchestrator.analysis_sweep import seeds_table
+from orchestrator.report_sheet import Sheet, arm_columns, arm_names, verdict
 from orchestrator.store.paths import NO_JUDGE
 from orchestrator.store.reader import Reader
 
-# Mark and colour of each verdict; never colour alone.
-VERDICTS = {
-    Verdict.BETTER: ("▲", "green"),
-    Verdict.WORSE: ("▼", "red"),
-    Verdict.EQUIVALENT: ("≈", "cyan"),
-    Verdict.UNRESOLVED: ("·", "dim"),
-}
-
-
 _INTERVALS = {"t": "t interval", "percentile": "exact bootstrap"}
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A table of strings. Columns whose name starts with `>` hold numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +35,36 @@ class Report:
     notes: tuple[str, ...]
     arms: pd.DataFrame
     differences: pd.DataFrame
+    evidence: Mapping[str, pd.DataFrame]
     facts: Mapping[str, Any]
 
 
 def build(reader: Reader, selection: Selection, question: Question) -> Report:
     """Read a store once and say what is in it. Raises UserError for a reference or a filter that names nothing."""
-    arms = arms_table(reader, selection)
-    differences = differences_table(reader, question, selection) if not arms.empty else pd.DataFrame()
+    answers = Answers(reader, selection.campaign)
+    arms = arms_table(reader, selection, answers)
+    some = not arms.empty
+    differences = differences_table(reader, question, selection, answers) if some else pd.DataFrame()
+    pools = selection.apply_pool(pooled_table(reader, question, answers=answers)) if some else pd.DataFrame()
+    changes = protection_table(reader, question.reference, question.rule, answers=answers) if some else pd.DataFrame()
+    seeds = seeds_table(reader, question, answers=answers) if some else pd.DataFrame()
     facts = _facts(reader, selection, arms)
     sheets = [
         sheet
         for _, part in arms.groupby(["model", "task", "comparison_id"], sort=False)
         for sheet in _sheets(part, differences, question)
     ]
+    sheets += [*report_evidence.protection(changes, arms), *report_evidence.pools(pools)]
     title = f"Job {selection.campaign}" if selection.campaign else "All jobs"
     notes = (
         *report_notes.progress(reader, arms),
         *report_notes.engine(arms),
         *report_notes.reading(differences, question),
+        *report_evidence.notes(differences, pools, seeds[seeds["cell_id"].isin(arms["cell_id"])] if some else seeds),
         *report_notes.model_facts(arms),
     )
-    return Report(title, tuple(_header(facts, arms)), tuple(sheets), notes, arms, differences, facts)
+    evidence = {"pooled": pools, "protection": changes, "common_seeds": seeds}
+    return Report(title, tuple(_header(facts, arms)), tuple(sheets), notes, arms, differences, evidence, facts)
 
 
 def _facts(reader: Reader, selection: Selection, arms: pd.DataFrame) -> dict[str, Any]:
@@ -148,7 +143,7 @@ def _accuracy(arms: pd.DataFrame, where: str, several: bool) -> Sheet:
     columns = [">accuracy", ">95 % interval", *lenient, ">n", ">wrong", ">no answer", ">cut off", ">error", ">tokens"]
     rows = [
         (
-            *_arm(arm, several),
+            *arm_names(arm, several),
             figures.points(arm["accuracy"]),
             figures.interval(arm["low"], arm["high"], signed=False),
             *([figures.points(arm["lenient"])] if show_lenient else []),
@@ -160,26 +155,37 @@ def _accuracy(arms: pd.DataFrame, where: str, several: bool) -> Sheet:
         for (_, arm), done in zip(arms.iterrows(), unfinished, strict=True)
     ]
     columns += [">done"] if show_done else []
-    return Sheet(f"Accuracy: {where}", (*_arm_columns(several), *columns), tuple(rows))
+    return Sheet(f"Accuracy: {where}", (*arm_columns(several), *columns), tuple(rows))
 
 
 def _differences(table: pd.DataFrame, title: str, several: bool) -> Sheet:
     sizes = {_size(row) for _, row in table.iterrows()}
+    looks = bool(table["looks"].notna().any())
     rows = [
         (
             *_pair(row, several),
             figures.points(row["difference"], signed=True),
             figures.interval(row["low"], row["high"]),
-            _verdict(row),
+            *([_look(row)] if looks else []),
+            verdict(row),
             *([_size(row)] if len(sizes) > 1 else []),
             f"{row['wins']}/{row['losses']}/{row['ties']}",
             figures.points(row["detectable"]),
         )
         for _, row in table.iterrows()
     ]
+    interval = (">interval", ">look and level") if looks else (">95 % interval",)
     n = [">n"] if len(sizes) > 1 else []
-    columns = (*_arm_columns(several), ">points", ">95 % interval", "verdict", *n, ">won/lost/tied", ">detects")
+    columns = (*arm_columns(several), ">points", *interval, "verdict", *n, ">won/lost/tied", ">detects")
     return Sheet(title if n else f"{title}, n {sizes.pop()}", columns, tuple(rows))
+
+
+def _look(row: pd.Series[Any]) -> str:
+    """`2 of 4, 99.7 %`: the look whose interval is shown."""
+    if pd.isna(row["looks"]):
+        return figures.MISSING
+    number = figures.MISSING if pd.isna(row["look"]) else row["look"]
+    return f"{number} of {row['looks']}, {100 * (1 - row['alpha']):.4g} %"
 
 
 def _tests(table: pd.DataFrame, title: str, several: bool) -> Sheet:
@@ -191,13 +197,13 @@ def _tests(table: pd.DataFrame, title: str, several: bool) -> Sheet:
         tests = (figures.p_value(row[name]) for name in ("p_sign", "p_signflip", "p_holm", "p_bh"))
         rows.append((*_pair(row, several), _INTERVALS[decides], interval, *tests))
     columns = ("decided by", ">other interval", ">sign p", ">flip p", ">Holm p", ">BH p")
-    return Sheet(title, (*_arm_columns(several), *columns), tuple(rows))
+    return Sheet(title, (*arm_columns(several), *columns), tuple(rows))
 
 
 def _eviction(arms: pd.DataFrame, title: str, several: bool) -> Sheet:
     rows = [
         (
-            *_arm(arm, several),
+            *arm_names(arm, several),
             figures.number(arm["events"], ",.1f"),
             figures.percent(arm["prompt_kept_mean"]),
             figures.percent(arm["prompt_kept_min"]),
@@ -209,38 +215,18 @@ def _eviction(arms: pd.DataFrame, title: str, several: bool) -> Sheet:
         for _, arm in arms.iterrows()
     ]
     columns = (">events", ">prompt kept", ">least", ">cached", ">peak", ">no event", ">tok/s of a row")
-    return Sheet(title, (*_arm_columns(several), *columns), tuple(rows))
-
-
-def _arm_columns(several: bool) -> tuple[str, ...]:
-    return ("policy", "protects", ">keep/r") if several else ("policy", "protects")
-
-
-def _arm(row: pd.Series[Any], several: bool) -> tuple[str, ...]:
-    """Name with what is unusual about it (as in cell labels), protection and, where budgets differ, keep/interval."""
-    params = ",".join(f"{key}={value}" for key, value in json.loads(row["policy_params"]).items())
-    name = f"{row['policy']}({params})" if params else row["policy"]
-    if pd.notna(row["recent"]) and row["recent"] != row["interval"]:
-        name += f" recent{row['recent']}"
-    budget = figures.MISSING if pd.isna(row["keep"]) else f"{row['keep']}/{row['interval']}"
-    return (name, row["protection"] or figures.MISSING, *([budget] if several else []))
+    return Sheet(title, (*arm_columns(several), *columns), tuple(rows))
 
 
 def _pair(row: pd.Series[Any], several: bool) -> tuple[str, ...]:
     """Like _arm, with the budget at which the two meet: `full` meets the reference at each of its budgets."""
-    return (*_arm(row, several=False), *([f"{row['at_keep']}/{row['at_interval']}"] if several else []))
+    return (*arm_names(row, several=False), *([f"{row['at_keep']}/{row['at_interval']}"] if several else []))
 
 
 def _size(row: pd.Series[Any]) -> str:
     """Problems × answers per problem of the arm and, where it differs, of the reference: `198×4`, `198×4:2`."""
     mine, theirs = (row[name] / row["problems"] if row["problems"] else 0 for name in ("samples", "reference_samples"))
     return f"{row['problems']}×{mine:.3g}" + ("" if mine == theirs else f":{theirs:.3g}")
-
-
-def _verdict(row: pd.Series[Any]) -> str:
-    mark = VERDICTS[Verdict(row["verdict"])][0]
-    short = f" ({row['reason'].split(':')[0]})" if row["reason"] else ""
-    return f"{mark} {row['verdict']}{short}{', provisional' if row['provisional'] else ''}"
 
 
 def _done(arm: pd.Series[Any]) -> str:

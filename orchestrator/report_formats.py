@@ -11,7 +11,8 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.report import VERDICTS, Report, Sheet
+from orchestrator.report import Report
+from orchestrator.report_sheet import VERDICTS, Sheet
 
 
 def as_text(report: Report) -> RenderableType:
@@ -40,6 +41,7 @@ def as_json(report: Report) -> dict[str, Any]:
         **report.facts,
         "arms": _json_rows(report.arms),
         "differences": _json_rows(report.differences),
+        **{name: _json_rows(table) for name, table in report.evidence.items()},
         "notes": list(report.notes),
     }
 

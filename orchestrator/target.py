@@ -42,6 +42,7 @@ class Target:
             same_protection=same_rule,
             family=str(self.analysis.get("family", "model")),
             rule=Rule(margin=margin, published=self.protocol == "published"),
+            looks=tuple(int(look) for look in self.analysis.get("looks", ())),
         )
 
 
@@ -52,7 +53,7 @@ def resolve(path: Path | None, scale: float | None = None) -> Target:
     """
     path = path or DEFAULT_STORE
     if path.is_dir():
-        return _store(path)
+        return of(Reader(path))
     if path.suffix not in (".yaml", ".yml") or not path.exists():
         raise UserError(
             f"{path} is neither a store directory nor a job file. Name a job that has been run (jobs/demo.yaml), or "
@@ -75,15 +76,25 @@ def resolve(path: Path | None, scale: float | None = None) -> Target:
             f"{closest(job.name, campaigns)} Run it first: evictbench run {path}"
         )
     resolved = job.resolved()
+    # The file as it is now, not as it was submitted: analysis keys may change without running anything again.
     return Target(reader, job.name, dict(resolved["analysis"]), str(resolved["protocol"]))
 
 
-def _store(path: Path) -> Target:
-    """The store as a whole. One campaign's analysis section applies; several need not agree, so none does."""
-    reader = Reader(path)
-    campaigns = reader.campaigns()
-    resolved = campaigns[0].resolved() if len(campaigns) == 1 else {}
-    return Target(reader, None, resolved.get("analysis", {}), resolved.get("protocol", "ours"))
+def of(reader: Reader, campaign: str | None = None) -> Target:
+    """A campaign of an open store with its analysis section, or the store as a whole.
+
+    Of a whole store, what all its campaigns declare alike applies; what they disagree about does not.
+    """
+    campaigns = [found for found in reader.campaigns() if campaign in (None, found.campaign_id)]
+    resolved = [found.resolved() for found in campaigns]
+    sections = [dict(entry.get("analysis", {})) for entry in resolved]
+    common = {
+        key: value
+        for key, value in (sections[0] if sections else {}).items()
+        if all(section.get(key) == value for section in sections)
+    }
+    protocols = {str(entry.get("protocol", "ours")) for entry in resolved}
+    return Target(reader, campaign, common, protocols.pop() if len(protocols) == 1 else "ours")
 
 
 def selection(campaign: str | None, only: Sequence[str]) -> Selection:

@@ -32,7 +32,8 @@ class CommonSeeds:
 def common_seeds(a: Floats, b: Floats) -> CommonSeeds:
     """Gain from answers [n problems, m samples] of two arms (1 right, 0 wrong); column j used the same seed in both.
 
-    Needs m >= 2: from one answer per problem, chance and difficulty cannot be told apart, and everything is NaN.
+    Needs m >= 2 and answers that vary: from one answer per problem, chance and difficulty cannot be told apart.
+    Everything is NaN otherwise.
     """
     n, m = a.shape
     if n < 2 or m < 2:
@@ -44,11 +45,13 @@ def common_seeds(a: Floats, b: Floats) -> CommonSeeds:
     unrelated = float(whole[0] + 2 * shared / m)
     geometric = math.sqrt(variance_a.mean() * variance_b.mean())
     within = (variance_a + variance_b).mean()
+    if within == 0:
+        return CommonSeeds(math.nan, math.nan, UNKNOWN, math.nan, n, m)
     return CommonSeeds(
         correlation=float(shared / geometric) if geometric > 0 else math.nan,
         variance_ratio=float(whole[0] / unrelated) if unrelated > 0 else math.nan,
         interval=_jackknife(d, covariance, m),
-        samples_saved=float(2 * shared / within) if within > 0 else math.nan,
+        samples_saved=float(2 * shared / within),
         problems=n,
         samples=m,
     )
