@@ -1,7 +1,7 @@
-"""Reading: committed files only, by an explicit list, through an in-memory DuckDB.
+"""Reading: committed files only, through an in-memory DuckDB.
 
 A store may be read while any number of workers write to it. A file that cannot be read (a torn copy, a bad disk) is
-skipped, named and counted; one bad file would otherwise fail every query over the list.
+skipped, named and counted; one bad file would otherwise fail every query.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.errors import UserError, closest
+from orchestrator.store import compact, listing
 from orchestrator.store.campaign import Campaign
-from orchestrator.store.paths import SIDE_JUDGES, StorePaths, chunk_files
+from orchestrator.store.index import CELL_COLUMNS as CELL_COLUMNS
+from orchestrator.store.index import GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, Index
+from orchestrator.store.listing import Folder
+from orchestrator.store.paths import StorePaths
 from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, SCHEMA_VERSION
 from orchestrator.store.writer import check_version
 
@@ -40,27 +45,17 @@ GRADE_COLUMNS = (
 COLUMNS = (*GENERATIONS.names, *GRADE_COLUMNS)
 SCALARS = tuple(name for name in COLUMNS if name not in COLD)
 
-# What does not vary within a cell.
-CELL_COLUMNS = (
-    "cell_id",
-    "cell_label",
-    "comparison_id",
-    "model",
-    "model_revision",
-    "task",
-    "task_revision",
-    "policy",
-    "policy_version",
-    "policy_params",
-    "keep",
-    "interval",
-    "recent",
-    "protection",
-    "n_sink",
-    "overflow_mode",
-    "temperature",
-    "max_tokens",
-)
+# Where columns that are in memory come from; all others are read from the files.
+_MEMORY = {
+    "row_id": "c.cell_id || '/' || g.problem_id || '/' || g.sample",
+    **{name: f"c.{name}" for name in CELL_COLUMNS},
+    **{name: f"o.{name}" for name in ORIGIN_COLUMNS},
+    **{name: f"g.{name}" for name in (*ROW_COLUMNS, "verdict", "lenient", "graded_at")},
+    **{name: f"d.{name}" for name in GRADER_COLUMNS},
+}
+# Files read in one go: bounds what a first look at a store without compaction holds at once.
+_FILES_AT_ONCE = 4096
+_COPIES_AT_ONCE = 48
 
 _TABLES = {"generations": GENERATIONS, "grades": GRADES}
 
@@ -72,20 +67,17 @@ _PANDAS = {
     pa.bool_(): pd.BooleanDtype(),
 }
 
-_ROWS = """
-    SELECT {columns} FROM {source} AS g LEFT JOIN latest_grades AS r USING (row_id)
+_HOT_ROWS = """
+    SELECT {columns} FROM generations g JOIN cells c USING (cell) JOIN origins o USING (origin)
+    LEFT JOIN graders d USING (grade) WHERE {condition} ORDER BY c.cell_label, c.cell_id, g.problem_index, g.sample
+"""
+_FILE_ROWS = """
+    SELECT {columns} FROM read_parquet($files, union_by_name = true) AS g LEFT JOIN ({grades}) AS r USING (row_id)
     WHERE {condition} ORDER BY g.cell_label, g.cell_id, g.problem_index, g.sample
 """
-_NO_COLD_ROWS = """
-    (SELECT *, NULL::VARCHAR AS text, NULL::BIGINT[] AS age_histogram, NULL::VARCHAR AS versions
-     FROM generations LIMIT 0)
-"""
-_SIDE_JUDGES = "(" + ", ".join(f"'{judge}'" for judge in SIDE_JUDGES) + ")"
-_LATEST = """
-    CREATE VIEW latest_grades AS SELECT row_id, {columns} FROM grades
-    QUALIFY row_number() OVER (
-        PARTITION BY row_id ORDER BY judge IN {side_judges}, grader_version DESC, graded_at DESC
-    ) = 1
+_FILE_GRADES = """
+    SELECT * FROM read_parquet($grades, union_by_name = true)
+    QUALIFY row_number() OVER (PARTITION BY row_id ORDER BY grader_version DESC, graded_at DESC) = 1
 """
 
 
@@ -101,98 +93,97 @@ class Reader:
     """A read-only view of a store. Safe to share between threads; refresh() takes in what was committed since."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises UserError for a missing store and for another schema version; reads nothing else yet."""
+        """Raises UserError for a missing store and for another schema version."""
         self.paths = StorePaths(Path(path))
         check_version(self.paths)
+        self.index = Index()
         self._lock = threading.Lock()
-        self._listed: dict[Path, tuple[int, int]] = {}
-        self._skipped: dict[Path, Skipped] = {}
-        self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})
-        self._connection.execute("SET TimeZone = 'UTC'")
-        for name, schema in _TABLES.items():
-            hot = pa.schema([field for field in schema if field.name not in COLD])
-            self._connection.register("empty", hot.empty_table())
-            self._connection.execute(f"CREATE TABLE {name} AS SELECT *, '' AS file FROM empty")
-            self._connection.unregister("empty")
-        self._connection.execute(_LATEST.format(columns=", ".join(GRADE_COLUMNS), side_judges=_SIDE_JUDGES))
+        self._seen: dict[Folder, int] = {}
+        self._unsettled: set[Folder] = set()
+        self._skipped: dict[Path, tuple[Skipped, Folder, tuple[int, int]]] = {}
+        self._adopt(listing.folders(self.paths))
         self.refresh()
 
     def refresh(self) -> str:
         """Read files committed since the last call, forget deleted ones; returns the new generation key."""
         with self._lock:
-            found = {path: _stamp(path) for path in self._files()}
-            gone = [path for path, stamp in self._listed.items() if found.get(path) != stamp]
-            new = [path for path, stamp in found.items() if self._listed.get(path) != stamp]
-            for path in gone:
-                self._skipped.pop(path, None)
-            cursor = self._connection.cursor()
-            for table in _TABLES:
-                self._load(cursor, table, [path for path in new if path.is_relative_to(self.paths.root / table)])
-            # One transaction, so that no other thread sees a generation without its grade or half of a refresh.
-            cursor.execute("BEGIN")
-            for table in _TABLES:
-                cursor.execute(f"DELETE FROM {table} WHERE file IN (SELECT unnest(?))", [[str(path) for path in gone]])
-                cursor.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming_{table}")
-            cursor.execute("COMMIT")
-            self._listed = found
+            found = listing.folders(self.paths)
+            mended = {folder for path, (_, folder, stamp) in self._skipped.items() if listing.stamp(path) != stamp}
+            again = {folder for folder, time in found.items() if self._seen.get(folder) != time}
+            vanished = self._seen.keys() - found.keys()
+            changed = again | vanished | mended | (self._unsettled & found.keys())
+            self._unsettled = {folder for folder in found if folder in changed and not listing.settled(found[folder])}
+            by_cell: dict[str, list[Folder]] = {}
+            for folder in sorted(changed):
+                by_cell.setdefault(folder.cell_id, []).append(folder)
+            waiting: list[Change] = []
+            for mine in by_cell.values():
+                waiting += [change for change in map(self._change, mine) if change.files or change.gone]
+                if sum(len(change.files) for change in waiting) >= _FILES_AT_ONCE:
+                    self._apply(waiting)
+                    waiting = []
+            self._apply(waiting)
+            self._seen = found
             return self.generation_key
 
     @property
     def generation_key(self) -> str:
-        """Changes exactly when an answer of this reader may change: file names, sizes, times, and the plans."""
-        plans = {path: _stamp(path) for path in sorted(self.paths.campaigns.glob("*/plan.parquet"))}
+        """Changes when an answer of this reader may change: times of folders, plans, and files that were skipped."""
+        plans = {path: listing.stamp(path) for path in sorted(self.paths.campaigns.glob("*/plan.parquet"))}
+        folders = {folder.path: self._seen[folder] for folder in sorted(self._seen)}
+        skipped = {path: self._skipped[path][2] for path in sorted(self._skipped)}
         digest = hashlib.blake2b(digest_size=8)
-        for path, stamp in {**self._listed, **plans}.items():
+        for path, stamp in [*folders.items(), *plans.items(), *skipped.items()]:
             digest.update(f"{path}\0{stamp}\n".encode())
         return digest.hexdigest()
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         """Files that could not be read, by name."""
-        return tuple(self._skipped[path] for path in sorted(self._skipped))
+        return tuple(self._skipped[path][0] for path in sorted(self._skipped))
 
     def rows(self, columns: Sequence[str] = SCALARS, cells: Iterable[str] | None = None) -> pd.DataFrame:
         """Generations joined with their latest grade, ordered by cell, problem and sample.
 
-        columns  names of COLUMNS; `text` and other COLD columns are read from the files of the cells asked for
+        columns  names of COLUMNS; those that are not in memory are read from the files of the cells asked for
         cells    cell ids; None means all
-        Rows without a grade have null grade columns.
+        Rows without a grade have null grade columns. For sums over many rows use orchestrator.store.aggregates.
         Raises UserError for an unknown column. Integer and boolean columns have pandas' nullable dtypes.
         """
         for name in columns:
             if name not in COLUMNS:
                 raise UserError(f"unknown column '{name}'.{closest(name, COLUMNS)} Columns: {', '.join(COLUMNS)}.")
         wanted = None if cells is None else list(cells)
-        source = "generations"
-        parameters: dict[str, object] = {}
-        if not COLD.isdisjoint(columns):
-            listed = self._generation_files(wanted)
-            source = "read_parquet($files, union_by_name = true)" if listed else _NO_COLD_ROWS
-            parameters.update({"files": [str(path) for path in listed]} if listed else {})
-        condition = "true"
-        if wanted is not None:
-            condition = "g.cell_id IN (SELECT unnest($cells))"
-            parameters["cells"] = wanted
-        query = _ROWS.format(columns=_select(columns), source=source, condition=condition)
-        return self._frame(query, parameters)
+        if set(columns) <= _MEMORY.keys():
+            condition = "true" if wanted is None else "c.cell_id IN (SELECT unnest($cells))"
+            listed = ", ".join(f"{_MEMORY[name]} AS {name}" for name in columns)
+            query = _HOT_ROWS.format(columns=listed, condition=condition)
+            return self.frame(query, {} if wanted is None else {"cells": wanted})
+        files = self._chunk_files("generations", wanted)
+        if not files:
+            return pa.schema([_column(name) for name in columns]).empty_table().to_pandas(types_mapper=_PANDAS.get)
+        return _frame(self._from_files(columns, files, self._chunk_files("grades", wanted)))
 
     def cells(self) -> pd.DataFrame:
         """One row per cell that has rows: CELL_COLUMNS, and rows, problems, graded, invalid, simulated, last_commit."""
-        constant = ", ".join(f"any_value({name}) AS {name}" for name in CELL_COLUMNS if name != "cell_id")
-        return self._frame(
-            f"SELECT cell_id, {constant}, count(*) AS rows, count(DISTINCT problem_id) AS problems, "
-            "count(verdict) AS graded, count(*) FILTER (status = 'invalid') AS invalid, "
-            "bool_or(engine_kind = 'simulated') AS simulated, max(finished_at) AS last_commit "
-            "FROM generations LEFT JOIN latest_grades USING (row_id) GROUP BY cell_id ORDER BY cell_label, cell_id"
+        columns = ", ".join(f"c.{name}" for name in CELL_COLUMNS)
+        return self.frame(
+            f"SELECT {columns}, n.* EXCLUDE (cell) FROM cells c JOIN ("
+            "SELECT cell, count(*) AS rows, count(DISTINCT problem_index) AS problems, count(verdict) AS graded, "
+            "count(*) FILTER (status = 'invalid') AS invalid, bool_or(engine_kind = 'simulated') AS simulated, "
+            "max(finished_at) AS last_commit FROM generations JOIN origins USING (origin) GROUP BY cell"
+            ") n USING (cell) ORDER BY c.cell_label, c.cell_id"
         )
 
     def match(self, prefix: str, limit: int = 20) -> list[str]:
         """Row ids that start with `prefix`, at most `limit`, sorted."""
-        found = self._frame(
-            "SELECT row_id FROM generations WHERE starts_with(row_id, $prefix) ORDER BY row_id LIMIT $limit",
-            {"prefix": prefix, "limit": limit},
+        row_id = _MEMORY["row_id"]
+        found = self.index.table(
+            f"SELECT {row_id} AS row_id FROM generations g JOIN cells c USING (cell) "
+            "WHERE starts_with(c.cell_id, $cell) AND starts_with(row_id, $prefix) ORDER BY row_id LIMIT $limit",
+            {"cell": prefix.partition("/")[0], "prefix": prefix, "limit": limit},
         )
-        return [str(value) for value in found["row_id"]]
+        return [str(value) for value in found["row_id"].to_pylist()]
 
     def row(self, row_id: str) -> dict[str, Any]:
         """Every column of one row, text apart. Raises KeyError where the store has no such row."""
@@ -204,11 +195,13 @@ class Reader:
 
     def versions(self, cells: Iterable[str] | None = None) -> list[str]:
         """Distinct package versions of the engines that made the rows (canonical JSON each), sorted."""
-        listed = self._generation_files(None if cells is None else list(cells))
-        if not listed:
-            return []
-        query = "SELECT DISTINCT versions FROM read_parquet($files, union_by_name = true) ORDER BY versions"
-        return [str(value) for value in self._frame(query, {"files": [str(path) for path in listed]})["versions"]]
+        condition = "true" if cells is None else "cell_id IN (SELECT unnest($cells))"
+        found = self.index.table(
+            "SELECT DISTINCT versions FROM origins JOIN (SELECT DISTINCT cell, origin FROM generations) USING (origin) "
+            f"JOIN cells USING (cell) WHERE {condition} ORDER BY versions",
+            {} if cells is None else {"cells": list(cells)},
+        )
+        return [str(value) for value in found["versions"].to_pylist()]
 
     def campaigns(self) -> tuple[Campaign, ...]:
         """Campaigns with files in this store, by name."""
@@ -219,79 +212,111 @@ class Reader:
         """Planned cells (columns of PLAN) of one campaign, or of all: the largest numbers where they share a cell."""
         wanted = [c for c in self.campaigns() if campaign_id is None or c.campaign_id == campaign_id]
         table = pa.concat_tables([PLAN.empty_table(), *(campaign.plan() for campaign in wanted)])
-        frame = table.to_pandas(types_mapper=_PANDAS.get)
         sizes = dict.fromkeys(("n_problems", "samples_min", "samples_max", "expected_tokens"), "max")
         first = dict.fromkeys(("cell_label", "comparison_id", "identity"), "first")
-        return frame.groupby("cell_id", as_index=False, sort=False).agg({**first, **sizes})[PLAN.names]
+        return _frame(table).groupby("cell_id", as_index=False, sort=False).agg({**first, **sizes})[PLAN.names]
 
-    def _files(self) -> list[Path]:
-        directories = [self.paths.generations]
-        if self.paths.grades.is_dir():
-            directories += sorted(path for path in self.paths.grades.iterdir() if path.is_dir())
-        return [path for directory in directories for _, path in chunk_files(directory)]
+    def frame(self, query: str, parameters: dict[str, object] | None = None) -> pd.DataFrame:
+        """A query over the tables of the index as a frame with pandas' nullable dtypes."""
+        return _frame(self.index.table(query, parameters))
 
-    def _generation_files(self, cells: Sequence[str] | None) -> list[Path]:
-        good = (path for path in self._listed if path not in self._skipped)
-        found = (path for path in good if path.parent.parent == self.paths.generations)
-        return [path for path in found if cells is None or path.parent.name in set(cells)]
+    def compact(self) -> int:
+        """Write copies of all folders that have settled and have none up to date; returns how many. Raises OSError."""
+        bad = {folder for _, folder, _ in self._skipped.values()}
+        todo = [(f, t) for f, t in self._seen.items() if f not in bad and compact.wanted(self.paths, f, t)]
+        for folder, modified in todo:
+            compact.write(self.paths, self.index, folder, modified)
+        return len(todo)
 
-    def _load(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[Path]) -> None:
-        """Fill incoming_<table> from the readable ones of `paths`; the others are added to the skipped."""
-        schema = _TABLES[table]
-        readable = [path for path in paths if not self._skip(path, _footer_problem(path, schema))]
-        empty = f"CREATE OR REPLACE TEMP TABLE incoming_{table} AS SELECT * FROM {table} LIMIT 0"
-        listed = ", ".join(f"'{name}'" for name in schema.names if name not in COLD)
-        insert = (
-            f"INSERT INTO incoming_{table} BY NAME SELECT COLUMNS(lambda name: name IN ({listed})), filename AS file "
-            "FROM read_parquet($files, union_by_name = true, filename = true)"
-        )
-        cursor.execute(empty)
-        if not readable:
+    def _adopt(self, found: dict[Folder, int]) -> None:
+        """Take in compacted copies; what they lack is found by the first refresh."""
+        copies = {folder: copy for folder in found if (copy := compact.find(self.paths, folder)) is not None}
+        cells = sorted({folder.cell_id for folder in copies})
+        for start in range(0, len(cells), _COPIES_AT_ONCE):
+            group = set(cells[start : start + _COPIES_AT_ONCE])
+            mine = {folder: copy for folder, copy in copies.items() if folder.cell_id in group}
+            changes = [
+                Change(f, compact=[copy.rows], ages=[copy.ages] if copy.ages else []) for f, copy in mine.items()
+            ]
+            try:
+                self.index.apply(changes)
+            except duckdb.Error:
+                # a damaged copy is no loss: the chunks are there
+                continue
+            self._seen.update({folder: copy.modified for folder, copy in mine.items()})
+
+    def _change(self, folder: Folder) -> Change:
+        listed, have = listing.chunks(folder), self.index.chunks(folder)
+        for path in [path for path, (_, owner, _) in self._skipped.items() if owner == folder]:
+            del self._skipped[path]
+        new = [path for chunk, path in sorted(listed.items()) if chunk not in have]
+        readable = [path for path in new if not self._skip(path, folder, _footer_problem(path, _TABLES[folder.table]))]
+        return Change(folder, readable, sorted(have - listed.keys()))
+
+    def _apply(self, changes: Sequence[Change]) -> None:
+        if not changes:
             return
         try:
-            cursor.execute(insert, {"files": [str(path) for path in readable]})
+            self.index.apply(changes)
         except duckdb.Error:
             # Damage behind an intact footer; reading every file in full finds it, at a cost paid only now.
-            sound = [path for path in readable if not self._skip(path, _data_problem(path))]
-            if len(sound) == len(readable):
+            sound = [self._sound(change) for change in changes]
+            if sound == list(changes):
                 raise
-            cursor.execute(empty)
-            if sound:
-                cursor.execute(insert, {"files": [str(path) for path in sound]})
+            self.index.apply(sound)
 
-    def _skip(self, path: Path, reason: str | None) -> bool:
+    def _sound(self, change: Change) -> Change:
+        files = [path for path in change.files if not self._skip(path, change.folder, _data_problem(path))]
+        return Change(change.folder, files, change.gone)
+
+    def _skip(self, path: Path, folder: Folder, reason: str | None) -> bool:
         if reason is not None:
-            self._skipped[path] = Skipped(path, reason)
+            self._skipped[path] = (Skipped(path, reason), folder, listing.stamp(path))
         return reason is not None
 
+    def _chunk_files(self, table: str, cells: Sequence[str] | None) -> list[str]:
+        folders = sorted(f for f in self._seen if f.table == table and (cells is None or f.cell_id in set(cells)))
+        found = (path for folder in folders for _, path in sorted(listing.chunks(folder).items()))
+        return [str(path) for path in found if path not in self._skipped]
+
+    def _from_files(
+        self, columns: Sequence[str], files: Sequence[str], grades: Sequence[str], row_id: str | None = None
+    ) -> pa.Table:
+        listed = ", ".join(f"{'r' if name in GRADE_COLUMNS else 'g'}.{name}" for name in columns)
+        condition = "true" if row_id is None else "g.row_id = $id"
+        parameters: dict[str, object] = {"files": list(files), **({} if row_id is None else {"id": row_id})}
+        source = _FILE_GRADES
+        if grades:
+            parameters["grades"] = list(grades)
+        else:
+            source = f"SELECT {', '.join(f'NULL AS {name}' for name in GRADES.names)} WHERE false"
+        return self.index.table(_FILE_ROWS.format(columns=listed, grades=source, condition=condition), parameters)
+
     def _row(self, row_id: str, columns: Sequence[str]) -> dict[str, Any]:
-        where = "SELECT file FROM generations WHERE row_id = $id"
-        found = self._table(where, {"id": row_id}).to_pylist()
+        cell_id, _, rest = row_id.partition("/")
+        problem, _, sample = rest.rpartition("/")
+        found = self.index.table(
+            "SELECT problem_index FROM generations JOIN cells USING (cell) "
+            "WHERE cell_id = $cell AND problem_id = $problem AND sample::VARCHAR = $sample",
+            {"cell": cell_id, "problem": problem, "sample": sample},
+        ).to_pylist()
         if not found:
             raise KeyError(row_id)
-        query = _ROWS.format(columns=_select(columns), source="read_parquet($files)", condition="g.row_id = $id")
-        row: dict[str, Any] = self._table(query, {"files": [found[0]["file"]], "id": row_id}).to_pylist()[0]
-        return row
-
-    def _frame(self, query: str, parameters: dict[str, object] | None = None) -> pd.DataFrame:
-        frame: pd.DataFrame = self._table(query, parameters).to_pandas(types_mapper=_PANDAS.get)
-        return frame
-
-    def _table(self, query: str, parameters: dict[str, object] | None = None) -> pa.Table:
-        return self._connection.cursor().sql(query, params=parameters or {}).to_arrow_table()
+        chunk = ChunkId(cell_id, int(sample), found[0]["problem_index"] // BLOCK)
+        graders = sorted({folder.grader for folder in self._seen if folder.cell_id == cell_id and folder.grader})
+        places = [self.paths.grades / grader / cell_id / f"{chunk.name}.parquet" for grader in graders]
+        grades = [str(path) for path in places if path.exists() and path not in self._skipped]
+        rows = self._from_files(columns, [str(self.paths.generation(chunk))], grades, row_id).to_pylist()
+        return dict(rows[0])
 
 
-def _select(columns: Sequence[str]) -> str:
-    return ", ".join(f"{'r' if name in GRADE_COLUMNS else 'g'}.{name}" for name in columns)
+def _frame(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get)
+    return frame
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file; a file that has just been removed has neither."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return (-1, -1)
-    return (status.st_size, status.st_mtime_ns)
+def _column(name: str) -> pa.Field:
+    return (GENERATIONS if name in GENERATIONS.names else GRADES).field(name)
 
 
 def _footer_problem(path: Path, schema: pa.Schema) -> str | None:

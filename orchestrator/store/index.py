@@ -1,0 +1,259 @@
+"""The reader's memory: one narrow row per generation, and every name once.
+
+A million rows fit into a few hundred megabytes because what is the same for a cell, an engine or a grader is kept in a
+small table of its own, and what few views need (texts, seeds, checksums, histograms of single rows) stays in the files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from orchestrator.chunks import BLOCK
+from orchestrator.store.listing import Folder
+from orchestrator.store.schema import GENERATIONS, GRADES
+from workers.api import AGE_BINS
+
+# What does not vary within a cell.
+CELL_COLUMNS = (
+    "cell_id", "cell_label", "comparison_id", "model", "model_revision", "task", "task_revision", "policy",
+    "policy_version", "policy_params", "keep", "interval", "recent", "protection", "n_sink", "overflow_mode",
+    "temperature", "max_tokens",
+)  # fmt: skip
+# What does not vary within an engine process.
+ORIGIN_COLUMNS = (
+    "engine_id", "engine_kind", "gpu", "node", "runner", "graph_mode", "versions", "git_revision",
+)  # fmt: skip
+# What is in memory for every row.
+ROW_COLUMNS = (
+    "problem_id", "problem_index", "sample", "attempt", "status", "finish_reason", "n_prompt", "n_output",
+    "n_reasoning", "ttft_seconds", "e2e_seconds", "decode_tokens_per_second", "num_preemptions", "events",
+    "expected_events", "prompt_kept_min", "prompt_kept_mean", "cached_peak", "cached_mean", "overflow", "concurrency",
+    "finished_at",
+)  # fmt: skip
+GRADER_COLUMNS = ("grader", "judge", "grader_version")
+GRADE_COLUMNS = ("verdict", "lenient", "graded_at")
+
+# What a compacted cell holds: everything above, and the histograms summed by chunk in a file of their own.
+GENERATION_FIELDS = (*CELL_COLUMNS, *ORIGIN_COLUMNS, *ROW_COLUMNS)
+GRADE_FIELDS = ("cell_id", "problem_id", "sample", *GRADER_COLUMNS, *GRADE_COLUMNS)
+
+_SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
+    pa.list_(pa.int64()): "BIGINT[]",
+}
+_SUMS = ", ".join(f"coalesce(sum(age_histogram[{place + 1}]), 0)::BIGINT" for place in range(AGE_BINS))
+
+Chunk = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one folder.
+
+    files    new chunk files; gone: (sample, block) of chunks that are no longer there
+    compact  files that hold whole folders instead of chunks; ages: the histograms that belong to them
+    """
+
+    folder: Folder
+    files: Sequence[Path] = ()
+    gone: Sequence[Chunk] = ()
+    compact: Sequence[Path] = field(default=())
+    ages: Sequence[Path] = field(default=())
+
+
+class Index:
+    """DuckDB in memory. Queries from any thread; one thread at a time applies changes."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
+        run = self._connection.execute
+        run(f"CREATE TABLE cells (cell INTEGER, {_declared(CELL_COLUMNS)})")
+        run(f"CREATE TABLE origins (origin INTEGER, {_declared(ORIGIN_COLUMNS)})")
+        run(f"CREATE TABLE graders (grade INTEGER, folder VARCHAR, {_declared(GRADER_COLUMNS)})")
+        row = f"cell INTEGER, origin INTEGER, {_declared(ROW_COLUMNS)}"
+        run(f"CREATE TABLE generations ({row}, grade INTEGER, {_declared(GRADE_COLUMNS)})")
+        run(f"CREATE TABLE grades (cell INTEGER, grade INTEGER, block INTEGER, problem_id VARCHAR, sample INTEGER, "
+            f"{_declared(GRADE_COLUMNS)})")  # fmt: skip
+        run("CREATE TABLE ages (cell INTEGER, sample INTEGER, block INTEGER, kept BIGINT[])")
+
+    def table(self, query: str, parameters: dict[str, object] | None = None) -> pa.Table:
+        """Result of one query."""
+        return self._connection.cursor().sql(query, params=parameters or {}).to_arrow_table()
+
+    def chunks(self, folder: Folder) -> set[Chunk]:
+        """(sample, block) of every chunk in memory of one folder."""
+        cell = self._numbers.get(folder.cell_id)
+        query = f"SELECT DISTINCT sample, problem_index // {BLOCK} FROM generations WHERE cell = $cell"
+        parameters: dict[str, object] = {"cell": cell}
+        if folder.grader:
+            query = "SELECT DISTINCT sample, block FROM grades JOIN graders USING (grade) WHERE cell = $cell "
+            query += "AND folder = $folder"
+            parameters["folder"] = folder.grader
+        return set(self._connection.cursor().execute(query, parameters).fetchall()) if cell is not None else set()
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Take in changes of a few cells at once: all of them or, on duckdb.Error, none.
+
+        Generations and grades of a cell belong into one call, so that no reader sees one without the other.
+        """
+        with self._lock:
+            for change in changes:
+                self._numbers.setdefault(change.folder.cell_id, len(self._numbers))
+            cursor = self._connection.cursor()
+            # Files first and outside the transaction, since a file that cannot be read would end it.
+            mine = [change for change in changes if not change.folder.grader]
+            _read(cursor, "incoming", GENERATIONS, (*GENERATION_FIELDS, "age_histogram"), mine)
+            _read_ages(cursor, [path for change in mine for path in change.ages])
+            folders = sorted({change.folder.grader for change in changes if change.folder.grader})
+            for place, folder in enumerate(folders):
+                graded = [change for change in changes if change.folder.grader == folder]
+                _read(cursor, f"incoming_{place}", GRADES, GRADE_FIELDS, graded)
+            cursor.execute("BEGIN")
+            try:
+                self._merge(cursor, changes, folders)
+                cursor.execute("COMMIT")
+            except duckdb.Error:
+                cursor.execute("ROLLBACK")
+                raise
+
+    def _merge(self, cursor: duckdb.DuckDBPyConnection, changes: Sequence[Change], folders: Sequence[str]) -> None:
+        touched = sorted({self._numbers[change.folder.cell_id] for change in changes})
+        names = pa.table({"cell_id": list(self._numbers), "cell": pa.array(self._numbers.values(), pa.int32())})
+        cursor.register("names", names)
+        for change in changes:
+            self._forget(cursor, change)
+        origins, row = ", ".join(ORIGIN_COLUMNS), ", ".join(f"i.{name}" for name in ROW_COLUMNS)
+        cursor.execute(_NEW_NAMES.format(table="origins", key="origin", columns=origins, source="incoming"))
+        cells = ", ".join(f"any_value({name})" for name in CELL_COLUMNS if name != "cell_id")
+        cursor.execute(
+            f"INSERT INTO cells SELECT cell, cell_id, {cells} FROM incoming JOIN names USING (cell_id) "
+            "WHERE cell NOT IN (SELECT cell FROM cells) GROUP BY cell, cell_id"
+        )
+        for place, folder in enumerate(folders):
+            self._insert_grades(cursor, f"incoming_{place}", folder)
+        cursor.execute(_BEST, {"cells": touched})
+        same_origin = " AND ".join(f"i.{name} = o.{name}" for name in ORIGIN_COLUMNS)
+        cursor.execute(_UPDATE)
+        cursor.execute(
+            f"INSERT INTO generations SELECT n.cell, o.origin, {row}, b.grade, b.verdict, b.lenient, b.graded_at "
+            f"FROM incoming i JOIN names n USING (cell_id) JOIN origins o ON {same_origin} "
+            "LEFT JOIN best b ON b.cell = n.cell AND b.problem_id = i.problem_id AND b.sample = i.sample"
+        )
+        cursor.execute(
+            "INSERT INTO ages SELECT cell, sample, block, kept FROM incoming_ages JOIN names USING (cell_id)"
+        )
+        cursor.unregister("names")
+
+    def _insert_grades(self, cursor: duckdb.DuckDBPyConnection, source: str, folder: str) -> None:
+        columns = ", ".join(GRADER_COLUMNS)
+        named = f"(SELECT '{_quoted(folder)}' AS folder, * FROM {source})"
+        cursor.execute(_NEW_NAMES.format(table="graders", key="grade", columns=f"folder, {columns}", source=named))
+        same = " AND ".join(f"i.{name} = d.{name}" for name in GRADER_COLUMNS)
+        cursor.execute(
+            "INSERT INTO grades SELECT n.cell, d.grade, i.block, i.problem_id, i.sample, i.verdict, i.lenient, "
+            f"i.graded_at FROM {source} i JOIN names n USING (cell_id) JOIN graders d ON {same} AND d.folder = $folder",
+            {"folder": folder},
+        )
+
+    def _forget(self, cursor: duckdb.DuckDBPyConnection, change: Change) -> None:
+        if not change.gone:
+            return
+        gone = pa.table({"sample": pa.array([c[0] for c in change.gone], pa.int32()),
+                         "block": pa.array([c[1] for c in change.gone], pa.int32())})  # fmt: skip
+        cursor.register("gone", gone)
+        cell = {"cell": self._numbers[change.folder.cell_id]}
+        listed = "IN (SELECT sample, block FROM gone)"
+        by_index = f"cell = $cell AND (sample, problem_index // {BLOCK}) {listed}"
+        if change.folder.grader:
+            folder = "grade IN (SELECT grade FROM graders WHERE folder = $folder)"
+            where = f"cell = $cell AND (sample, block) {listed} AND {folder}"
+            cursor.execute(f"DELETE FROM grades WHERE {where}", {**cell, "folder": change.folder.grader})
+            cursor.execute(
+                "UPDATE generations SET grade = NULL, verdict = NULL, lenient = NULL, graded_at = NULL "
+                f"WHERE {by_index}",
+                cell,
+            )
+        else:
+            cursor.execute(f"DELETE FROM generations WHERE {by_index}", cell)
+            cursor.execute(f"DELETE FROM ages WHERE cell = $cell AND (sample, block) {listed}", cell)
+        cursor.unregister("gone")
+
+
+_NEW_NAMES = """
+    INSERT INTO {table} SELECT (SELECT count(*) FROM {table}) + row_number() OVER () - 1, * FROM
+    (SELECT DISTINCT {columns} FROM {source} EXCEPT SELECT {columns} FROM {table})
+"""
+_BEST = """
+    CREATE OR REPLACE TEMP TABLE best AS SELECT cell, problem_id, sample, grade, verdict, lenient, graded_at
+    FROM grades JOIN graders USING (grade) WHERE cell IN (SELECT unnest($cells))
+    QUALIFY row_number() OVER (PARTITION BY cell, problem_id, sample ORDER BY grader_version DESC, graded_at DESC) = 1
+"""
+_UPDATE = """
+    UPDATE generations AS g SET grade = b.grade, verdict = b.verdict, lenient = b.lenient, graded_at = b.graded_at
+    FROM best AS b WHERE g.cell = b.cell AND g.problem_id = b.problem_id AND g.sample = b.sample
+    AND (g.grade IS DISTINCT FROM b.grade OR g.graded_at IS DISTINCT FROM b.graded_at)
+"""
+
+
+def _read(
+    cursor: duckdb.DuckDBPyConnection, target: str, schema: pa.Schema, fields: Sequence[str], changes: Sequence[Change]
+) -> None:
+    """Fill a temporary table with some columns of chunk files and of compacted ones."""
+    # A compacted file holds many chunks and says which; a chunk's file name does.
+    grades = schema is GRADES
+    number = ", regexp_extract(filename, 'b(\\d+)\\.parquet$', 1)::INTEGER AS block" if grades else ""
+    cursor.execute(
+        f"CREATE OR REPLACE TEMP TABLE {target} ({_declared(fields, schema)}{', block INTEGER' if grades else ''})"
+    )
+    chunks = [str(path) for change in changes for path in change.files]
+    copies = [str(path) for change in changes for path in change.compact]
+    if copies:
+        source = "SELECT * FROM read_parquet($files)"
+        cursor.execute(f"INSERT INTO {target} BY NAME {source}", {"files": copies})
+    if not chunks:
+        return
+    named, listed = ", ".join(fields), ", ".join(f"'{name}'" for name in fields)
+    insert = f"INSERT INTO {target} BY NAME SELECT {{}}{number} FROM read_parquet($files, filename = true{{}})"
+    try:
+        cursor.execute(insert.format(named, ""), {"files": chunks})
+    except duckdb.Error:
+        # Older files lack nullable columns; reading them by name takes half as long again.
+        columns = f"COLUMNS(lambda name: name IN ({listed}))"
+        cursor.execute(insert.format(columns, ", union_by_name = true"), {"files": chunks})
+
+
+def _read_ages(cursor: duckdb.DuckDBPyConnection, copies: Sequence[Path]) -> None:
+    """Histograms summed by chunk: of the rows in `incoming`, and of compacted folders."""
+    cursor.execute(
+        f"CREATE OR REPLACE TEMP TABLE incoming_ages AS SELECT cell_id, sample, problem_index // {BLOCK} AS block, "
+        f"[{_SUMS}] AS kept FROM incoming WHERE age_histogram IS NOT NULL GROUP BY ALL"
+    )
+    if copies:
+        query = "INSERT INTO incoming_ages SELECT cell_id, sample, block, kept FROM read_parquet($files)"
+        cursor.execute(query, {"files": [str(path) for path in copies]})
+
+
+def _declared(names: Sequence[str], schema: pa.Schema | None = None) -> str:
+    def kind(name: str) -> str:
+        source = schema or (GENERATIONS if name in GENERATIONS.names else GRADES)
+        return _SQL_TYPES[source.field(name).type]
+
+    return ", ".join(f"{name} {kind(name)}" for name in names)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
