@@ -8,7 +8,7 @@ import triton.language as tl
 
 from policies.compaction import Moves
 from policies.kernels.launch import kernel, launch
-from policies.kernels.paged import Events, PagedCache, meta, row_offsets
+from policies.kernels.paged import Events, PagedCache, layer_base, meta, row_offsets
 
 _ROWS = 32
 
@@ -47,8 +47,7 @@ def _fill_holes(
     element = tl.arange(0, SIZE_PADDED)
     mask = real[:, None] & (element < SIZE)[None, :]
     for which in tl.static_range(2):
-        base = tl.load(pointers + which * n_layers + layer).to(tl.pointer_type(BITS))
-        base = tl.multiple_of(base, 16)
+        base = layer_base(pointers, which * n_layers + layer, BITS)
         moved = tl.load(base + read[:, None] + element[None, :], mask=mask)
         tl.store(base + write[:, None] + element[None, :], moved, mask=mask)
     own = positions + ((tl.load(table_rows + request).to(tl.int64) * n_layers + layer) * n_heads + head) * capacity
@@ -100,8 +99,7 @@ def _shift_down(
     request, layer, head = row // (n_layers * n_heads), row // n_heads % n_layers, row % n_heads
     table = block_table + request * n_blocks
     own = positions + ((tl.load(table_rows + request).to(tl.int64) * n_layers + layer) * n_heads + head) * capacity
-    base = tl.load(pointers + tl.minimum(which, 1) * n_layers + layer).to(tl.pointer_type(BITS))
-    base = tl.multiple_of(base, 16)
+    base = layer_base(pointers, tl.minimum(which, 1) * n_layers + layer, BITS)
     element = tl.arange(0, SIZE_PADDED)
     # Upwards, a tile at a time: kept[j] >= j, so no later tile reads what this one writes; within the tile the barrier
     # has every row read before any is written.

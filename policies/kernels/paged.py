@@ -141,3 +141,36 @@ def row_offsets(
     """Element offsets, int64, of a head's slots in a layer's cache; `table` points to the request's first block."""
     block = tl.load(table + slot // BLOCK, mask=mask, other=0).to(tl.int64)
     return block * STRIDE_BLOCK + slot % BLOCK * STRIDE_SLOT + head * STRIDE_HEAD
+
+
+@triton.jit
+def load_rows(
+    base: tl.tensor,
+    table: tl.tensor,
+    slot: tl.tensor,
+    head: tl.tensor,
+    end: tl.tensor,
+    BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    STRIDE_BLOCK: tl.constexpr,
+    STRIDE_SLOT: tl.constexpr,
+    STRIDE_HEAD: tl.constexpr,
+) -> tl.tensor:
+    """Rows [slots, SIZE_PADDED] of a head, 0 for slots from `end` on and for padded elements."""
+    offset = row_offsets(table, slot, head, slot < end, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
+    element = tl.arange(0, SIZE_PADDED)
+    mask = (slot < end)[:, None] & (element < SIZE)[None, :]
+    return tl.load(base + offset[:, None] + element[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def finite_rows(rows: tl.tensor) -> tl.tensor:
+    """Mask of the rows whose elements are all finite."""
+    return tl.max((tl.abs(rows.to(tl.float32)) < float("inf")).to(tl.int32) ^ 1, 1) == 0
+
+
+@triton.jit
+def layer_base(pointers: tl.tensor, index: tl.tensor, ELEMENT: tl.constexpr) -> tl.tensor:
+    """A layer's cache from the table of addresses."""
+    return tl.multiple_of(tl.load(pointers + index).to(tl.pointer_type(ELEMENT)), 16)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,27 @@ def quick() -> None:
         return function.rewrite()(*args, **kwargs)
 
     interpreter.InterpretedFunction.__call__ = call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bf16_products() -> None:
+    """The interpreter keeps bf16 as bit patterns and multiplies matrices of those: widen them first, which is exact."""
+    if not INTERPRETING:
+        return
+    import triton.language as tl  # noqa: PLC0415 - as below
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: PLC0415
+
+    product = InterpreterBuilder.create_dot
+
+    def widened(operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return product(builder, widened(a), widened(b), *rest)
+
+    InterpreterBuilder.create_dot = create_dot
 
 
 @pytest.fixture(scope="session", autouse=True)
