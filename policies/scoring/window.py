@@ -46,17 +46,8 @@ def snapkv_rkv(policy: SnapKVOfRKV, view: CacheView) -> torch.Tensor:
 
 
 def by_layer(view: CacheView, attention: Attention) -> torch.Tensor:
-    """attention(queries [H_q, w, D], candidate keys [H, N, D]) of every layer, stacked: fp32 [L, H, N].
-
-    Raises ValueError when the KV heads do not divide the query heads, or when there are no queries.
-    """
+    """attention(queries [H_q, w, D], candidate keys [H, N, D]) of every layer, stacked: fp32 [L, H, N]."""
     queries, keys = view.need("queries"), view.need("keys")
-    if queries.shape[1] % keys.shape[1]:
-        raise ValueError(
-            f"{queries.shape[1]} query heads over {keys.shape[1]} KV heads; every KV head must have equally many."
-        )
-    if queries.shape[2] == 0:
-        raise ValueError("this event has no queries yet; engines record them from the first token on.")
     candidates = keys[:, :, : view.shape[2] - view.recent]
     return torch.stack([attention(*pair) for pair in zip(queries, candidates, strict=True)])
 
@@ -72,16 +63,35 @@ def max_attention(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 
 def logits(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """q·k / sqrt(D) of queries [H_q, w, D] and keys [H, N, D], either of any float dtype: fp32 [H, G, w, N]."""
+    """q·k / sqrt(D) of queries [H_q, w, D] and keys [H, N, D], either of any float dtype: fp32 [H, G, w, N].
+
+    Raises ValueError when the KV heads do not divide the query heads, or when there are no queries.
+    """
     heads, _, dim = keys.shape
+    if queries.shape[0] % heads or queries.shape[1] == 0:
+        raise ValueError(
+            f"{queries.shape[0]} query heads over {heads} KV heads with {queries.shape[1]} queries each; every KV head "
+            "must have equally many query heads, and engines record queries from the first token on."
+        )
     grouped = queries.float().reshape(heads, -1, dim) @ keys.float().transpose(1, 2)
     return (grouped / math.sqrt(dim)).unflatten(1, (-1, queries.shape[1]))
 
 
 def pooled(scores: torch.Tensor, policy: Windowed) -> torch.Tensor:
-    """Mean (absent neighbours count as 0) or maximum over the policy's `kernel` neighbouring slots of [.., .., N]."""
-    pool = functional.avg_pool1d if policy.pool == "avg" else functional.max_pool1d
-    return pool(scores, policy.kernel, stride=1, padding=policy.kernel // 2)
+    """Mean (absent neighbours count as 0) or maximum over the policy's `kernel` neighbouring slots of [.., .., N].
+
+    A NaN stays where it is and is absent for its neighbours.
+    """
+    mean = policy.pool == "avg"
+    pool = functional.avg_pool1d if mean else functional.max_pool1d
+    unusable = scores.isnan()
+    found = pool(
+        scores.masked_fill(unusable, 0.0 if mean else float("-inf")),
+        policy.kernel,
+        stride=1,
+        padding=policy.kernel // 2,
+    )
+    return found.masked_fill_(unusable, float("nan"))
 
 
 def ranked_twice(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
