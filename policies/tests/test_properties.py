@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ class World:
         meta = Meta("", "", 1.0, "half", self.heads, D, D, tokens=1, corpus="")
         return Calibration(real, imag, np.hypot(real, imag) * 1.25, np.array([1.0, 0.01]), meta)
 
-    def event(self, policy: Scorer, positions: torch.Tensor, t: int, event: int, **parts: int) -> CacheView:
+    def event(self, policy: Scorer, positions: torch.Tensor, t: int, event: int, **parts: Any) -> CacheView:
         """Everything that a policy can need, at the moment when t tokens were computed."""
         shape = (self.layers, self.heads, positions.shape[2])
         layers, heads = tuple(range(self.layers)), tuple(range(self.heads))
@@ -159,7 +160,9 @@ def cut(view: CacheView, layers: list[int], head: int, group: int) -> CacheView:
         return None if tensor is None else tensor[layers][:, head : head + 1]
 
     queries = None if view.queries is None else view.queries[layers][:, head * group : (head + 1) * group]
-    given = {name: of(name) for name in ("positions", "keys", "values", "attention", "token_ids", "slot_state")}
+    given: dict[str, Any] = {
+        name: of(name) for name in ("positions", "keys", "values", "attention", "token_ids", "slot_state")
+    }
     numbers = tuple(view.layers[layer] for layer in layers)
     draw = Draw(view.draw.seed, view.draw.event, numbers, (view.heads[head],))
     shape = (len(layers), 1, view.shape[2])
