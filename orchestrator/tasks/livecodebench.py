@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from orchestrator.cells import fingerprint
+from orchestrator.errors import UserError
 from orchestrator.tasks.base import Grade, Problem, Verdict
 from orchestrator.tasks.benchmark import Benchmark, Source, content_id, text_field
-from orchestrator.tasks.code import cases
-from orchestrator.tasks.code.extract import program
-from orchestrator.tasks.code.judge import Status, judge
-from orchestrator.tasks.code.sandbox import Unavailable
+from orchestrator.tasks.code import cases, sandbox
+from orchestrator.tasks.code.extract import anywhere
+from orchestrator.tasks.code.judge import JUDGES, Rules, Status, judge
+from orchestrator.tasks.code.sandbox import UNSAFE, Level, Unavailable
 from orchestrator.tasks.graders.answers import FINISHED
 from orchestrator.tasks.registry import register
 
@@ -30,7 +31,13 @@ _STARTER = "Use this starter code, and put your whole program into one Python co
 @register
 @dataclass(frozen=True)
 class LiveCodeBench(Benchmark):
-    """Published at keep 3072 with 4 samples a problem. Expects the hub's fields; other difficulties are left out."""
+    """Published at keep 3072 with 4 samples a problem. Expects the hub's fields; other difficulties are left out.
+
+    Options: `judge` (process, lcb-compat, published), `allow_unsafe` (run programs without walls where none work here).
+    """
+
+    judge: str = "process"
+    allow_unsafe: bool = False
 
     name: ClassVar[str] = "livecodebench"
     sources = tuple(
@@ -38,7 +45,8 @@ class LiveCodeBench(Benchmark):
         for file in ("test.jsonl", *(f"test{n}.jsonl" for n in range(2, 7)))
     )
     grader: ClassVar[str] = "program"
-    grader_version: ClassVar[int] = 1
+    grader_version: ClassVar[int] = 2
+    judges: ClassVar[tuple[str, ...]] = tuple(JUDGES)
     instruction: ClassVar[str] = f"{_STDIN}|{_STARTER}"
     samples_default: ClassVar[int] = 4
     keep_published: ClassVar[int | None] = 3072
@@ -58,22 +66,43 @@ class LiveCodeBench(Benchmark):
         # packed tests are kept as they came and opened when a program is judged: opened, the set takes gigabytes
         return Problem(content_id(question + starter), messages, fingerprint(tests), {"tests": tests})
 
+    def ready(self) -> None:
+        """Raises UserError where this machine cannot run programs safely."""
+        try:
+            self._level()
+        except Unavailable as error:
+            raise UserError(f"task '{self.name}': {error}") from error
+
     def grade(self, problem: Problem, text: str, finish_reason: str) -> Grade:
         """Runs the program; the method names status, failed test and sandbox level."""
         started = time.perf_counter()
-        verdict, code, method = self._judge(problem, text, finish_reason)
-        return Grade(verdict, code, method, time.perf_counter() - started)
-
-    def _judge(self, problem: Problem, text: str, finish_reason: str) -> tuple[Verdict, str | None, str]:
         if finish_reason not in FINISHED:
-            return Verdict.ERROR, None, f"finish_reason {finish_reason}"
-        code = program(text, finish_reason)
-        if not code.strip():
-            return (Verdict.TRUNCATED if finish_reason == "length" else Verdict.NO_ANSWER), None, Status.NO_CODE.value
+            return Grade(Verdict.ERROR, None, f"finish_reason {finish_reason}", 0.0, Verdict.ERROR)
+        rules = JUDGES[self.judge]
+        code = rules.extract(text, finish_reason)
+        if code.strip():
+            verdict, method = self._run(code, problem, rules)
+            lenient = verdict
+        else:
+            verdict = lenient = Verdict.TRUNCATED if finish_reason == "length" else Verdict.NO_ANSWER
+            method = Status.NO_CODE.value
+            if hidden := anywhere(text):
+                lenient = self._run(hidden, problem, rules)[0]
+        return Grade(verdict, code or None, method, time.perf_counter() - started, lenient)
+
+    def _run(self, code: str, problem: Problem, rules: Rules) -> tuple[Verdict, str]:
         try:
-            judged = judge(code, cases.item(problem.meta["tests"]))
+            judged = judge(code, cases.item(problem.meta["tests"]), rules, at=self._level())
         except Unavailable as error:
-            return Verdict.ERROR, code, f"sandbox: {error}"
+            return Verdict.ERROR, f"sandbox: {error}"
         flipped = ", flipped" if judged.flipped else ""
         method = f"{judged.status.value} at test {judged.test} ({judged.level}{flipped})"
-        return (Verdict.CORRECT if judged.status is Status.PASS else Verdict.WRONG), code, method
+        return (Verdict.CORRECT if judged.status is Status.PASS else Verdict.WRONG), method
+
+    def _level(self) -> Level:
+        try:
+            return sandbox.level()
+        except Unavailable:
+            if not self.allow_unsafe:
+                raise
+            return UNSAFE

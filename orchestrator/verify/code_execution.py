@@ -16,8 +16,9 @@ from orchestrator.errors import UserError
 from orchestrator.tasks.code import cases
 from orchestrator.tasks.code.checker import same_output
 from orchestrator.tasks.code.extract import program
-from orchestrator.tasks.code.judge import Status, judge
-from orchestrator.tasks.code.sandbox import FIRST_UID, Limits, Unavailable
+from orchestrator.tasks.code.judge import Rules, Status, judge
+from orchestrator.tasks.code.sandbox import Limits, Unavailable
+from orchestrator.tasks.code.walls import user_id
 
 PORT = 18765
 Finding = tuple[str, str | None]
@@ -47,7 +48,7 @@ def check(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _solution(solution: Mapping[str, Any], item: cases.Item, limits: Limits, listener: socket.socket) -> str | None:
     try:
-        judged = judge(solution["code"], item, limits)
+        judged = judge(solution["code"], item, Rules(limits))
     except Unavailable as error:
         return str(error)
     except KeyError as error:
@@ -71,7 +72,7 @@ def _escaped(code: str, listener: socket.socket) -> str | None:
     for folder in ("/", "/tmp", "/var/tmp", "/dev/shm", str(Path.home()), str(Path.cwd())):
         for found in Path(folder).glob("*lcb_probe*"):
             return f"the program wrote {found}"
-    uid = FIRST_UID + os.getpid() % 5_000
+    uid = user_id()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal() and os.geteuid() == 0 and _owner(process) == uid:
             return f"process {process.name} survived"

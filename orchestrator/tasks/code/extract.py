@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import warnings
 
-from orchestrator.tasks.graders.answers import answer_part
+from orchestrator.tasks.graders.answers import answer_part, until_stop
 
 _PYTHON = ("python", "py", "python3")
 
@@ -20,6 +20,19 @@ def program(text: str, finish_reason: str = "stop") -> str:
         return ""
     tagged = [code for tag, code in blocks if tag in _PYTHON]
     return (tagged or [code for _, code in blocks] or [""])[-1]
+
+
+def anywhere(text: str, finish_reason: str = "stop") -> str:
+    """The paper's rule: the last closed block tagged as Python of the whole text, unfinished thoughts included."""
+    blocks, _ = _blocks(until_stop(text).splitlines())
+    return next((code for tag, code in reversed(blocks) if tag in _PYTHON), "")
+
+
+def official(text: str, finish_reason: str = "stop") -> str:
+    """LiveCodeBench's rule: what lies between the last two fence lines of the answer, whatever they are."""
+    lines = (answer_part(text, finish_reason) or "").split("\n")
+    fences = [index for index, line in enumerate(lines) if "```" in line]
+    return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else ""
 
 
 def _blocks(lines: list[str]) -> tuple[list[tuple[str, str]], str | None]:

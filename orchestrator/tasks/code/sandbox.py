@@ -1,10 +1,8 @@
 """A real process for a program that nobody trusts: own namespaces, no network, nothing writable, limits, no survivor.
 
-Levels, best first; `level()` probes once what this machine allows and every result says under which it ran:
-  namespaces+uid   root: unshare (mount, net, pid, ipc, uts), then an unprivileged uid without capabilities
-  namespaces       a user with user namespaces: the same, mapped to itself
-Without either, programs are refused. Started as a plain argument list: no fork and no preexec_fn, since graders run in
-processes that have threads.
+`level()` probes once what this machine allows (orchestrator/tasks/code/walls.py has the levels, best first), and every
+result says under which it ran; without any, programs are refused. Started as a plain argument list: no fork and no
+preexec_fn, since graders run in processes that have threads.
 """
 
 from __future__ import annotations
@@ -12,23 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shlex
-import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import IO
 
-RUNNER = Path(__file__).with_name("runner.py")
-MOUNT = "/mnt"
-FIRST_UID = 60_000
+from orchestrator.tasks.code import cgroups, walls
+from orchestrator.tasks.code.walls import UNSAFE, Level, Limits, Unavailable
+
+__all__ = ["UNSAFE", "Ended", "Level", "Limits", "Process", "Unavailable", "ask", "level", "run", "start"]
+
+RUNNER = "runner.py"
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
     "LANG": "C.UTF-8",
@@ -36,11 +33,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-# every file system that holds files, not only the root's
-READ_ONLY = (
-    "while read -r _ target type _; do case $type in proc|sysfs|cgroup*|dev*|mqueue) ;; "
-    '*) mount -o remount,bind,ro "$target" 2>/dev/null || true ;; esac; done < /proc/self/mounts'
-)
 _PROBE = """
 import os, sys, time
 if len([name for name in os.listdir("/proc") if name.isdecimal()]) > 10:
@@ -63,22 +55,6 @@ except OSError:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Per run: CPU and wall seconds, address space and output in bytes, processes."""
-
-    cpu_seconds: int = 6
-    wall_seconds: float = 18.0
-    memory_bytes: int = 1024**3
-    output_bytes: int = 8 * 1024**2
-    error_bytes: int = 64 * 1024
-    processes: int = 32
-
-
-class Unavailable(Exception):
-    """This machine offers no sandbox; the text says how to get one."""
-
-
 @dataclass
 class Process:
     """A program in its sandbox with its pipes; `close` leaves no process behind."""
@@ -86,6 +62,7 @@ class Process:
     popen: subprocess.Popen[bytes]
     requests: int | None = None
     replies: int | None = None
+    group: cgroups.Group | None = None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def status(self, seconds: float = 5.0) -> int:
@@ -102,6 +79,8 @@ class Process:
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
         _await_end(first)
+        if self.group is not None:
+            self.group.close()
         for descriptor in (self.requests, self.replies):
             if descriptor is not None:
                 os.close(descriptor)
@@ -114,65 +93,82 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended. status: exit status, negative for a signal, None when the wall clock ran out."""
+    """How a run ended. status: exit status, negative for a signal, None when the wall clock ran out.
+
+    too_much       more output than allowed
+    out_of_memory  the control group's memory ran out
+    """
 
     status: int | None
     output: bytes
     errors: bytes
     too_much: bool
+    out_of_memory: bool = False
 
 
 @cache
-def level() -> str:
-    """The level of this machine. Raises Unavailable."""
-    for name in ("namespaces+uid", "namespaces"):
-        if shutil.which("unshare") and shutil.which("setpriv") and _probe(name):
-            return name
-    raise Unavailable(
-        "programs cannot be run safely here: neither root nor user namespaces are available to `unshare`. Run as root, "
-        "allow unprivileged user namespaces, or judge on another machine."
-    )
+def level() -> Level:
+    """The best level of this machine. Raises Unavailable, which names every level and what is wrong with it."""
+    return walls.choose(probe, root=os.geteuid() == 0)
 
 
-def _probe(name: str) -> bool:
-    """Contained in fact, not in name: a harmless program runs, and writing, forking and connecting fail in it."""
-    if (name == "namespaces+uid") != (os.geteuid() == 0):
-        return False
+def probe(candidate: Level) -> str:
+    """What is wrong with a level here, empty when nothing is: contained in fact, not in name.
+
+    A harmless program runs in it, and writing, forking and connecting fail.
+    """
+    if lacks := walls.missing(candidate):
+        return lacks
     try:
-        ended = run(_PROBE, b"", Limits(processes=16, wall_seconds=10), name)
-    except OSError:
-        return False
-    return ended.output.strip() == b"contained"
+        ended = run(_PROBE, b"", Limits(processes=16, wall_seconds=20), candidate)
+    except OSError as error:
+        return str(error)
+    if ended.output.strip() == b"contained":
+        return ""
+    said = (ended.errors or ended.output).decode("utf-8", "replace").strip().splitlines()
+    return said[-1][:200] if said else f"ended with status {ended.status}"
 
 
-def run(code: str, stdin: bytes, limits: Limits, at: str | None = None) -> Ended:
-    """Run a program that reads standard input. Raises Unavailable."""
+def run(code: str, stdin: bytes, limits: Limits, at: Level | None = None) -> Ended:
+    """Run a program that reads standard input. Raises Unavailable, OSError where the level does not work."""
     with tempfile.TemporaryFile() as source:
         source.write(stdin)
         source.seek(0)
         os.fchmod(source.fileno(), 0o444)
-        process = start(code, "", limits, at or level(), source)
+        process = start(code, (), limits, at or level(), stdin=source)
     try:
-        return _collect(process, limits)
+        ended = _collect(process, limits)
+        memory = process.group is not None and process.group.out_of_memory()
+        return replace(ended, out_of_memory=memory)
     finally:
         process.close()
 
 
-def start(code: str, name: str, limits: Limits, at: str, stdin: IO[bytes] | None = None) -> Process:
-    """Start the runner in the sandbox; `name` is the function that will be called, empty for standard input."""
+def start(
+    code: str,
+    channel: Sequence[str],
+    limits: Limits,
+    at: Level,
+    *,
+    stdin: IO[bytes] | None = None,
+    runner: str = RUNNER,
+) -> Process:
+    """Start a runner; with `channel`, its arguments, it also gets two descriptors for requests and replies."""
     requests = replies = None
+    group = cgroups.create(limits.processes, limits.memory_bytes) if at.cgroup else None
     with tempfile.TemporaryFile() as program:
         program.write(code.encode("utf-8", "surrogateescape"))
         program.seek(0)
         os.fchmod(program.fileno(), 0o444)
         theirs: list[int] = []
-        if name:
+        if channel:
             request_end, requests = os.pipe()
             replies, reply_end = os.pipe()
             theirs = [request_end, reply_end]
-        arguments = [str(program.fileno()), *([name, *map(str, theirs)] if name else [])]
+        arguments = [str(program.fileno()), *channel, *map(str, theirs)]
+        inside = walls.command(at, runner, arguments, limits, moving_cpu=bool(channel))
         popen = subprocess.Popen(
-            _command(arguments, limits, at),
+            [*(group.prefix() if group else ()), *inside],
             stdin=stdin if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -183,7 +179,7 @@ def start(code: str, name: str, limits: Limits, at: str, stdin: IO[bytes] | None
         )
         for descriptor in theirs:
             os.close(descriptor)
-    return Process(popen, requests, replies)
+    return Process(popen, requests, replies, group)
 
 
 def _children(pid: int) -> list[int]:
@@ -209,49 +205,6 @@ def _await_end(pids: list[int], seconds: float = 10.0) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
-
-
-def _command(arguments: list[str], limits: Limits, at: str) -> list[str]:
-    """unshare -> sh (mounts, limits) -> setpriv -> python, bound to where an unprivileged uid may read it.
-
-    sh stays as the first process of the namespace: as such the program itself would be immune to its CPU limit.
-    """
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = sysconfig.get_path("purelib")
-    mounts = [
-        f"mount -t tmpfs -o size=64k,mode=755 tmpfs {MOUNT}",
-        f"mkdir {MOUNT}/python {MOUNT}/site {MOUNT}/runner",
-        f"mount --bind '{sys.base_prefix}' {MOUNT}/python",
-        f"mount --bind '{site}' {MOUNT}/site",
-        f"mount --bind '{RUNNER.parent}' {MOUNT}/runner",
-        *(f"test ! -d {path} || mount -t tmpfs -o size=4k,mode=755,ro tmpfs {path}"
-          for path in ("/root", "/home", "/tmp", "/var/tmp", "/dev/shm", "/run")),
-        READ_ONLY,
-        f"mount -o remount,ro {MOUNT}",
-    ]  # fmt: skip
-    # the runner moves the soft limit on from request to request; the wall clock guards against what ignores its signal
-    cpu = "-t" if len(arguments) == 1 else "-S -t"
-    rlimits = (
-        f"ulimit -v {limits.memory_bytes // 1024}; ulimit {cpu} {limits.cpu_seconds + 1}; ulimit -c 0; ulimit -f 0; "
-        f"ulimit -s 524288 2>/dev/null"
-    )
-    drop = ["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]
-    if at == "namespaces+uid":
-        uid = FIRST_UID + os.getpid() % 5_000
-        drop += [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-    python = [
-        f"{MOUNT}/python/bin/{version}",
-        "-I",
-        "-S",
-        f"{MOUNT}/runner/{RUNNER.name}",
-        f"{MOUNT}/site",
-        *map(shlex.quote, arguments),
-    ]
-    processes = ["prlimit", f"--nproc={limits.processes}"]
-    script = f"{' && '.join(mounts)} && {rlimits}; {' '.join([*drop, *processes, *python])}; exit $?"
-    spaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
-    mapped = [] if at == "namespaces+uid" else ["--user", "--map-root-user"]
-    return ["unshare", *mapped, *spaces, "sh", "-c", script]
 
 
 def _collect(process: Process, limits: Limits) -> Ended:
