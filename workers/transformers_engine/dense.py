@@ -206,16 +206,20 @@ class _Request:
         self.table = torch.cat((self.table, newest), dim=2)
 
     def _select(self, policy: Scorer, view: CacheView) -> torch.Tensor:
-        """Kept slots [L, H, K'] ascending, by comparing every pair of candidates."""
+        """Kept slots [L, H, K'] in the policy's order, by comparing every pair of candidates."""
         first, last = view.prot, view.shape[2] - view.recent
-        keep = torch.ones_like(self.table, dtype=torch.bool)
-        if view.n_select < last - first:
-            score = policy.score(view).expand(view.shape)[..., first:last]
-            mine, other = score[..., :, None], score[..., None, :]
-            lower = torch.ones(last - first, last - first, dtype=torch.bool).tril(-1)
-            better = ((other > mine) | ((other == mine) & lower)).sum(-1)
-            keep[..., first:last] = better < view.n_select
-        return keep.nonzero()[:, 2].view(*self.table.shape[:2], -1)
+        assert view.n_select < last - first, "an event evicts something"
+        score = policy.score(view)[..., first:last].expand(*view.shape[:2], -1)
+        mine, other = score[..., :, None], score[..., None, :]
+        lower = torch.ones(last - first, last - first, dtype=torch.bool).tril(-1)
+        place = ((other > mine) | ((other == mine) & lower)).sum(-1)
+        chosen = place.argsort(-1)[..., : view.n_select]
+        if policy.slot_order == "position":
+            chosen = chosen.sort(-1).values
+        ends = torch.arange(first), torch.arange(last, view.shape[2])
+        return torch.cat(
+            (ends[0].expand(*view.shape[:2], -1), chosen + first, ends[1].expand(*view.shape[:2], -1)), dim=2
+        )
 
     def _replace(self, n: int, result: DenseResult) -> None:
         start = self._keep if self._prompt <= self._keep else self._prompt + 1

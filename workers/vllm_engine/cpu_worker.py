@@ -96,9 +96,10 @@ class EvictingCPUModelRunner(CPUModelRunner):
         """The model's calibration. Raises SettingsError when it is needed and missing, or another model's."""
         if not self.settings.needs.calibration:
             return None
-        model = Path(self.model_config.model)
+        model, named = Path(self.model_config.model), self.settings.calibration
+        path = Path(named) if named else model / BESIDE_MODEL
         try:
-            return load_calibration(model / BESIDE_MODEL, ModelFacts.read(model, self.model_config.revision or ""))
+            return load_calibration(path, ModelFacts.read(model, self.model_config.revision or ""))
         except (CalibrationError, OSError, KeyError, ValueError) as error:
             raise SettingsError(str(error)) from None
 

@@ -15,7 +15,8 @@ def settings_of(spec: EngineSpec) -> EngineSettings | None:
     """The plugin's settings; None for an engine without eviction."""
     if spec.keep_ceiling == 0:
         return None
-    return EngineSettings(spec.keep_ceiling, spec.interval, spec.max_prompt_tokens, Needs(**dict(spec.needs)))
+    needs = Needs(**dict(spec.needs))
+    return EngineSettings(spec.keep_ceiling, spec.interval, spec.max_prompt_tokens, needs, spec.calibration)
 
 
 def engine_args(spec: EngineSpec) -> EngineArgs:

@@ -36,13 +36,15 @@ class EngineSettings:
     """Engine-wide: decides the blocks a request reserves, and what is recorded for policies.
 
     keep_ceiling, interval, max_prompt_tokens  tokens, see workers.api.EngineSpec
-    needs      what policies of this engine may ask for
+    needs        what policies of this engine may ask for
+    calibration  file of statistics where needs.calibration asks for them
     """
 
     keep_ceiling: int
     interval: int
     max_prompt_tokens: int
     needs: Needs = NOTHING
+    calibration: str = ""
 
     @classmethod
     def from_additional_config(cls, config: object) -> EngineSettings | None:
@@ -56,13 +58,18 @@ class EngineSettings:
         for name, value in sizes.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingsError(f"{place}[{name!r}] must be a positive integer, got {value!r}")
-        return cls(**sizes, needs=_needs(raw.get("needs") or {}, f"{place}['needs']"))
+        needs = _needs(raw.get("needs") or {}, f"{place}['needs']")
+        return cls(**sizes, needs=needs, calibration=str(raw.get("calibration", "")))
 
     def as_config(self) -> dict[str, Any]:
         """What from_additional_config reads back; defaults are left out."""
         sizes = {name: getattr(self, name) for name in ("keep_ceiling", "interval", "max_prompt_tokens")}
         needs = {name: value for name, value in asdict(self.needs).items() if value}
-        return sizes | ({"needs": needs} if needs else {})
+        return (
+            sizes
+            | ({"needs": needs} if needs else {})
+            | ({"calibration": self.calibration} if self.calibration else {})
+        )
 
     @property
     def capacity(self) -> int:

@@ -200,14 +200,16 @@ def resolve_policy(
 
 def lacking_needs(policy: Needs, engine: Needs) -> list[str]:
     """Needs, as `name value`, that an engine made for the needs `engine` does not give."""
-    levels = ("", "step", "prefill")
     lacking = []
     for name, value in asdict(policy).items():
-        have = getattr(engine, name)
-        enough = levels.index(have) >= levels.index(value) if name == "attention" else have >= value
-        if name not in ALWAYS_GIVEN and not enough:
+        if name not in ALWAYS_GIVEN and level(getattr(engine, name)) < level(value):
             lacking.append(name if value is True else f"{name} {value}")
     return lacking
+
+
+def level(need: Any) -> int:
+    """How much a field of Needs asks for, comparable among values of that field."""
+    return ("", "step", "prefill").index(need) if isinstance(need, str) else int(need)
 
 
 def recorded(policy: Policy) -> bool:
