@@ -56,6 +56,11 @@ def budget_refusals(job: JobSpec, arm: Arm, task: str, lengths: Sequence[int]) -
             f"{where}: keep {budget.keep} cannot hold {_protected(arm.rule, task, shortest)}{newest}. "
             f"Give keep at least {floor}."
         )
+    elif budget.keep <= budget.interval:
+        yield (
+            f"{where}: keep {budget.keep} must be larger than interval {budget.interval}, the tokens between events. "
+            f"Give keep at least {budget.interval + 1}, or a smaller interval."
+        )
     elif arm.rule.overflow is Overflow.REFUSE and budget.keep < longest + budget.recent:
         yield (
             f"{where}: with overflow refuse, keep {budget.keep} must hold the longest prompt of {task} "

@@ -259,6 +259,12 @@ INFEASIBLE = [
         id="buffer alone",
     ),
     pytest.param(
+        job_text(arms="{policies: [random], keep: 16, interval: 16, protection: none}"),
+        "jobs/x.yaml:4: arms.keep: random K16 r16 none: keep 16 must be larger than interval 16, the tokens between "
+        "events. Give keep at least 17, or a smaller interval.",
+        id="nothing to select",
+    ),
+    pytest.param(
         job_text(arms="{policies: [random], keep: 50, interval: 16, protection: none, overflow: refuse}"),
         "jobs/x.yaml:4: arms.keep: random K50 r16 none: with overflow refuse, keep 50 must hold the longest prompt of "
         "reasoner_w (39 tokens) and the 16 newest tokens. Give keep at least 55, or choose overflow grow.",
