@@ -96,6 +96,9 @@ def prepare(path: Path, store: Path | None = None, scale: float | None = None) -
     opened = Store.open(store or job.execution.store)
     committed = frozenset(opened.committed(planned.cell_id for planned in plan.cells))
     _refuse_changed_tasks(plan, opened, committed)
+    for task in plan.tasks.values():
+        if hasattr(task, "ready"):
+            task.ready()
     return Prepared(job, plan, opened, committed)
 
 
