@@ -6,7 +6,7 @@ indices (contracts.md section 4). So a draw depends on nothing else: not on batc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _ROUNDS = 10
 _LAZY_ROUNDS = 3
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_CPU = torch.device("cpu")
 
 U64 = npt.NDArray[np.uint64]
 
@@ -71,30 +72,51 @@ class Draw:
     event    index of the event, from 0; or as seed
     layers   global layer indices
     heads    global KV head indices
+    device   where the numbers are made; they are the same everywhere. numpy on the CPU, a Triton kernel elsewhere
     """
 
     seed: int | U64
     event: int | U64
     layers: tuple[int, ...]
     heads: tuple[int, ...]
+    device: torch.device = field(default=_CPU, kw_only=True)
 
     def keys(self, slots: int) -> torch.Tensor:
         """Integer keys in [0, 2^63), int64 [L, H, slots]: the first 63 random bits, so ties are improbable."""
+        if self.device != _CPU:
+            return self._launch(self.heads, slots)
         return _keys(*self._words(self.heads, np.arange(slots, dtype=np.uint64)))
 
     def shared_keys(self, slots: int) -> torch.Tensor:
         """Integer keys shared by the heads of a layer, int64 [L, 1, slots]."""
+        if self.device != _CPU:
+            return self._launch((SHARED_HEAD,), slots)
         return _keys(*self._words((SHARED_HEAD,), np.arange(slots, dtype=np.uint64)))
 
     def block_keys(self, slots: int, block: int) -> torch.Tensor:
         """Keys of runs of `block` slots counted from slot 0, int64 [L, H, slots]; a run has its first slot's key."""
+        if self.device != _CPU:
+            return self._launch(self.heads, slots, run=block)
         starts = np.arange(0, slots, block, dtype=np.uint64)
         return _keys(*self._words(self.heads, starts)).repeat_interleave(block, dim=2)[..., :slots]
 
     def uniform(self, slots: int) -> torch.Tensor:
         """Uniform numbers in [0, 1) with 24 bits, fp32 [L, H, slots]."""
+        if self.device != _CPU:
+            return self._launch(self.heads, slots, uniform=True)
         word, _ = self._words(self.heads, np.arange(slots, dtype=np.uint64))
         return torch.from_numpy((word >> np.uint64(8)).astype(np.float32)) * 2.0**-24
+
+    def _launch(self, heads: tuple[int, ...], slots: int, run: int = 1, uniform: bool = False) -> torch.Tensor:
+        from policies.kernels.philox import draw  # noqa: PLC0415 - triton exists only where a GPU may
+
+        def there(words: Any, count: int) -> torch.Tensor:
+            bits = np.broadcast_to(np.asarray(words, np.uint64).reshape(-1), (count,)).view(np.int64)
+            return torch.tensor(bits, device=self.device)
+
+        rows = len(self.layers)
+        seeds, events, layers = (there(words, rows) for words in (self.seed, self.event, self.layers))
+        return draw(seeds, events, layers, there(heads, len(heads)), slots, run, uniform)
 
     def _words(self, heads: tuple[int, ...], slots: U64) -> tuple[U64, U64]:
         layers = np.array(self.layers, np.uint64)[:, None, None]

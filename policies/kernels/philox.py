@@ -39,7 +39,6 @@ def _draw(
     events: tl.tensor,
     layers: tl.tensor,
     heads: tl.tensor,
-    n_layers: tl.tensor,
     n_heads: tl.tensor,
     slots: tl.tensor,
     RUN: tl.constexpr,
@@ -47,11 +46,10 @@ def _draw(
     TILE: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
-    request, inner = row // (n_layers * n_heads), row % (n_layers * n_heads)
-    layer, head = tl.load(layers + inner // n_heads), tl.load(heads + inner % n_heads)
+    layer, head = tl.load(layers + row // n_heads), tl.load(heads + row % n_heads)
     slot = tl.program_id(1) * TILE + tl.arange(0, TILE)
     counter = (slot // RUN * RUN).to(tl.int64)
-    seed, event = tl.load(seeds + request), tl.load(events + request)
+    seed, event = tl.load(seeds + row // n_heads), tl.load(events + row // n_heads)
     if UNIFORM:
         word, _ = first_words(seed, event, layer, head, counter)
         drawn = (word >> 8).to(tl.float32) * (1.0 / 16777216)
@@ -69,17 +67,17 @@ def draw(
     run: int = 1,
     uniform: bool = False,
 ) -> torch.Tensor:
-    """Draws of R events, [R, L, H, slots]: int64 keys in [0, 2^63), or fp32 in [0, 1) with 24 bits.
+    """Draws of N rows, [N, H, slots]: int64 keys in [0, 2^63), or fp32 in [0, 1) with 24 bits.
 
-    seeds   int64 [R], the bits of the u64 eviction seeds; events int64 [R]; layers [L], heads [H] int64 global indices
-            (heads = [draws.SHARED_HEAD] for draws that all heads share)
-    run     slots of one run, counted from slot 0, have its first slot's draw
+    seeds, events, layers  int64 [N]: bits of the u64 eviction seed, event and global layer index of each row
+    heads                  int64 [H]: global indices, or draws.SHARED_HEAD alone for draws that all heads share
+    run                    slots of one run, counted from slot 0, have its first slot's draw
     """
-    shape = (len(seeds), len(layers), len(heads), slots)
+    shape = (len(seeds), len(heads), slots)
     out = torch.empty(shape, dtype=torch.float32 if uniform else torch.int64, device=seeds.device)
-    grid = (out[..., 0].numel(), triton.cdiv(slots, _TILE))
     launch(
-        _draw, grid, out, seeds, events, layers, heads, len(layers), len(heads), slots,
+        _draw, (len(seeds) * len(heads), triton.cdiv(slots, _TILE)),
+        out, seeds, events, layers, heads, len(heads), slots,
         RUN=run, UNIFORM=uniform, TILE=_TILE,
     )  # fmt: skip
     return out
@@ -96,9 +94,8 @@ def draw_reference(
 ) -> torch.Tensor:
     """The twin of draw, on any device."""
     slot = torch.arange(slots, device=seeds.device) // run * run
-    first, second = first_words_reference(
-        seeds[:, None, None, None], events[:, None, None, None], layers[:, None, None], heads[:, None], slot
-    )
+    seeds, events, layers = (word[:, None, None] for word in (seeds, events, layers))
+    first, second = first_words_reference(seeds, events, layers, heads[:, None], slot)
     if uniform:
         return (first >> 8).float() * 2.0**-24
     return first << 31 | second >> 1
@@ -119,6 +116,6 @@ def first_words_reference(
 
 def at_real_size() -> None:
     """The launches to compile ahead of time (infra/aot.py)."""
-    seeds, layers, heads = (meta(torch.int64, count) for count in (32, 36, 8))
+    rows, heads = meta(torch.int64, 36), meta(torch.int64, 8)
     for uniform in (False, True):
-        draw(seeds, seeds, layers, heads, 2112, uniform=uniform)
+        draw(rows, rows, rows, heads, 2112, uniform=uniform)

@@ -206,7 +206,9 @@ def _selected(events: Events, ranking: Ranking) -> Iterator[tuple[int, torch.Ten
     requests, layers, heads = _shape(events, ranking)
     if isinstance(ranking, Draws):
         word = torch.full_like(ranking.heads, SHARED_HEAD) if ranking.shared else ranking.heads
-        scores = draw_reference(ranking.seeds, ranking.events, ranking.layers, word, events.max_slots, ranking.run)
+        seeds, numbers = (words.repeat_interleave(layers) for words in (ranking.seeds, ranking.events))
+        rows = draw_reference(seeds, numbers, ranking.layers.repeat(requests), word, events.max_slots, ranking.run)
+        scores = rows.unflatten(0, (requests, layers))
     else:
         scores = ranking
     for request in range(requests):

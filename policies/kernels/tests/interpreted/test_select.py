@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from policies import draws
 from policies.draws import SHARED_HEAD, Draw
 from policies.kernels.philox import draw, draw_reference
 from policies.kernels.select import Draws, hole_moves, hole_moves_reference, kept_slots, kept_slots_reference
@@ -22,17 +23,27 @@ def bits(seeds: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("slots", [1, 37, 1025])
 def test_draws_are_those_of_the_policies_package(slots: int) -> None:
-    layers, heads, shared = torch.tensor(LAYERS), torch.tensor(HEADS), torch.tensor([SHARED_HEAD])
-    arguments = (bits(SEEDS), torch.tensor(EVENTS), layers)
+    """Of several events at once, as an engine folds them into one view."""
+    layers, fold = LAYERS * len(SEEDS), len(LAYERS)
+    seeds, numbers = (np.repeat(np.array(words, np.uint64), fold) for words in (SEEDS, EVENTS))
+    one = Draw(seeds[:, None, None], numbers[:, None, None], layers, HEADS)
+    rows = (torch.from_numpy(seeds.view(np.int64)), torch.from_numpy(numbers.view(np.int64)), torch.tensor(layers))
     for ours in (draw, draw_reference):
-        keys, uniform = ours(*arguments, heads, slots), ours(*arguments, heads, slots, uniform=True)
-        together, runs = ours(*arguments, shared, slots), ours(*arguments, heads, slots, run=5)
-        for row, (seed, event) in enumerate(zip(SEEDS, EVENTS, strict=True)):
-            one = Draw(seed, event, LAYERS, HEADS)
-            assert torch.equal(keys[row], one.keys(slots))
-            assert torch.equal(uniform[row], one.uniform(slots))
-            assert torch.equal(together[row], one.shared_keys(slots))
-            assert torch.equal(runs[row], one.block_keys(slots, 5))
+        heads, shared = torch.tensor(HEADS), torch.tensor([SHARED_HEAD])
+        assert torch.equal(ours(*rows, heads, slots), one.keys(slots))
+        assert torch.equal(ours(*rows, heads, slots, uniform=True), one.uniform(slots))
+        assert torch.equal(ours(*rows, shared, slots), one.shared_keys(slots))
+        assert torch.equal(ours(*rows, heads, slots, run=5), one.block_keys(slots, 5))
+
+
+def test_a_draw_launches_where_its_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no other device here: numpy is switched off instead."""
+    numpy, device = Draw(2**63 + 1, 4, LAYERS, HEADS), Draw(2**63 + 1, 4, LAYERS, HEADS)
+    numbers = [numpy.keys(9), numpy.shared_keys(9), numpy.block_keys(9, 4), numpy.uniform(9)]
+    monkeypatch.setattr(draws, "_CPU", torch.device("meta"))
+    monkeypatch.delattr(Draw, "_words")
+    launched = [device.keys(9), device.shared_keys(9), device.block_keys(9, 4), device.uniform(9)]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(launched, numbers, strict=True))
 
 
 # (slots, prot, recent, keep): ordinary, no protection, nothing selectable, everything kept but one, keep more than half
@@ -70,8 +81,8 @@ def test_scored_selections(kind: str) -> None:
 @pytest.mark.parametrize("keep", [1024, 2048, 4096])
 def test_selections_at_real_size(keep: int) -> None:
     batch = events([(keep + 64, 300, 64, keep)], TABLE[:1], [0])
-    draws = Draws(bits([5]), torch.tensor([9]), torch.tensor([3]), torch.tensor([6]))
-    ours, theirs = hole_moves(batch, draws), hole_moves_reference(batch, draws)
+    ranking = Draws(bits([5]), torch.tensor([9]), torch.tensor([3]), torch.tensor([6]))
+    ours, theirs = hole_moves(batch, ranking), hole_moves_reference(batch, ranking)
     assert torch.equal(ours.src, theirs.src)
     assert torch.equal(ours.dst, theirs.dst)
     scores = torch.randn(1, 1, 1, batch.max_slots, generator=torch.Generator().manual_seed(keep))
