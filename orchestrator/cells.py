@@ -9,10 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any
 
+from policies import registry
 from policies.budget import Budget, Overflow, Protection
+
+_NONE = object()
+_FINGERPRINT = 16  # hex digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,9 @@ class Cell:
     @property
     def arm_label(self) -> str:
         """The label without model and task; what is unusual follows: `snapkv(window=16) K264 r16 prompt recent0`."""
-        params = ",".join(f"{name}={value}" for name, value in sorted(self.policy.params.items()))
+        usual = _defaults(self.policy.name)
+        unusual = [(name, value) for name, value in self.policy.params.items() if usual.get(name, _NONE) != value]
+        params = ",".join(f"{name}={_short(value)}" for name, value in sorted(unusual))
         parts = [f"{self.policy.name}({params})" if params else self.policy.name]
         if self.budget is not None and self.protection is not None:
             parts += [f"K{self.budget.keep}", f"r{self.budget.interval}", self.protection.value]
@@ -98,6 +105,23 @@ class Cell:
             if self.overflow not in (None, Overflow.GROW):
                 parts.append(f"overflow={self.overflow.value}")
         return " ".join(parts)
+
+
+@cache
+def _defaults(policy: str) -> Mapping[str, Any]:
+    """Default parameters of a policy that goes by name; a user's file says nothing once it has changed."""
+    if ":" in policy:
+        return {}
+    try:
+        return {field.name: field.default for field in fields(registry.get(policy))}
+    except registry.PolicyError:
+        return {}
+
+
+def _short(value: object) -> str:
+    """A fingerprint by its first digits."""
+    text = str(value)
+    return text if len(text) < _FINGERPRINT else text[: _FINGERPRINT // 2]
 
 
 def canonical_json(value: object) -> str:

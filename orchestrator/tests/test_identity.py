@@ -12,6 +12,7 @@ from orchestrator.grid import expand
 from orchestrator.seeds import eviction_seed, sample_seed
 from orchestrator.spec import JobSpec
 from orchestrator.tests.machines import Machine, job_text
+from policies import registry
 from policies.budget import Budget, Overflow, Protection
 
 CELL = Cell(
@@ -71,8 +72,11 @@ def test_a_cell_differs_when_any_identity_field_differs() -> None:
     assert len({CELL.cell_id, *ids}) == len(variants) + 1
 
 
-def test_the_label_shows_parameters() -> None:
+def test_the_label_shows_unusual_parameters() -> None:
     assert CELL.label == "reasoner reasoner_w random(block=8) K264 r16 prompt"
+    params = {**registry.build("triattention", {}).params(), "per_layer": True, "calibration": "139abe76bcb75e69"}
+    scored = replace(CELL, policy=PolicyRef("triattention", 1, params))
+    assert scored.arm_label == "triattention(calibration=139abe76,per_layer=True) K264 r16 prompt"
 
 
 def test_the_id_of_a_cell_is_pinned() -> None:
