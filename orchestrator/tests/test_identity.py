@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cells import Cell, ModelRef, PolicyRef, SamplingRef, TaskRef, canonical_json
@@ -34,6 +34,7 @@ def ids(text: str) -> list[str]:
     return [cell.cell_id for cell in expand(JobSpec.from_text(text), Machine()).cells]
 
 
+@settings(deadline=None)
 @given(st.permutations(range(9)))
 def test_identity_is_stable_under_key_order(order: list[int]) -> None:
     lines = [*job_text().strip().splitlines(), "seeds: {eviction: 0, sampling: 0}", "analysis: {margin_points: 3}"]
