@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -39,9 +40,17 @@ class Bootstrap:
 
     def quantile(self, q: float) -> float:
         """Smallest value x with F(x) >= q."""
+        return self._numerator(q) / self.scale
+
+    def exact_interval(self, level: float = 0.95) -> tuple[Fraction, Fraction]:
+        """interval, as the fractions that its ends are."""
+        tail = (1 - level) / 2
+        return Fraction(self._numerator(tail), self.scale), Fraction(self._numerator(1 - tail), self.scale)
+
+    def _numerator(self, q: float) -> int:
         cumulative = np.cumsum(self.probabilities)
         place = int(np.searchsorted(cumulative, q - _ROUNDING))
-        return (self.first + min(place, self.probabilities.size - 1) * self.step) / self.scale
+        return self.first + min(place, self.probabilities.size - 1) * self.step
 
     @property
     def p_value(self) -> float:
@@ -52,14 +61,14 @@ class Bootstrap:
 
 
 @lru_cache(maxsize=4)
-def distribution(paired: Paired) -> Bootstrap | None:
-    """The exact distribution, or None for no problems, or where it would need more than MAX_POINTS points."""
+def distribution(paired: Paired, points: int = MAX_POINTS) -> Bootstrap | None:
+    """The exact distribution, or None for no problems, or where it would need more than `points` points."""
     if paired.n == 0:
         return None
     low = int(paired.numerators.min())
     shifted = paired.numerators - low
     step = lattice.step(shifted)
-    if paired.n * (int(shifted.max()) // step) >= MAX_POINTS:
+    if paired.n * (int(shifted.max()) // step) >= points:
         return None
     pmf = np.bincount(shifted // step) / paired.n
     return Bootstrap(lattice.power(pmf, paired.n), low * paired.n, step, paired.denominator * paired.n)

@@ -16,16 +16,16 @@ def sign_test(wins: int, losses: int) -> float:
     return float(min(1.0, 2 * stats.binom.cdf(min(wins, losses), n, 0.5))) if n else 1.0
 
 
-def sign_flip_test(paired: Paired) -> float | None:
+def sign_flip_test(paired: Paired, points: int = MAX_POINTS) -> float | None:
     """Two-sided exact randomisation p of the mean: share of the 2^n sign choices with |sum| >= |observed sum|.
 
-    Exact when the arms are exchangeable on every problem. Never 0. None where the lattice is too fine (see bootstrap).
+    Exact when the arms are exchangeable on every problem. Never 0. None where the lattice has more than `points` points.
     """
     sizes = np.abs(paired.numerators[paired.numerators != 0])
     step = lattice.step(sizes)
     sizes = sizes // step
     total, observed = int(sizes.sum()), abs(int(paired.numerators.sum())) // step
-    if total >= MAX_POINTS:
+    if total >= points:
         return None
     flipped = np.ones(1)
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):

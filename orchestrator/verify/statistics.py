@@ -1,14 +1,17 @@
 """`evictbench verify statistics FILE`: recompute every number of a file of tables, to 1e-9.
 
-A file has `tables`: name -> {"a": [[0/1 per sample] per problem], "b": same, "expected": {...}}, or {"p": [...],
-"expected": {"holm", "bh", ...}}. Numbers are what this package computes for its reports; exact ones may be given as
-fractions. A quantity this module does not know is a failure, never skipped. `cross_check` entries hold what other
-libraries approximate and are not compared.
+A file has `tables`: name -> {"a": [[grade per sample] per problem], "b": same, "expected": {...}}, or {"p": [...],
+"expected": {"holm", "bh", ...}}. Grades are 0, 1, or fractions of 1 ("1/3", 0.5); samples may differ in number between
+problems and arms, and a problem that has none in either arm is in no pair. `alpha` of a table is .05 unless it says
+otherwise. Numbers are what this package computes for its reports; exact ones may be given as fractions, and intervals
+at any level (`ci90_t`, `ci99_bootstrap_exact`). null is an undefined number. A quantity this module does not know is a
+failure, never skipped. `cross_check` entries hold what other libraries approximate and are not compared.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -18,12 +21,19 @@ from scipy import stats
 
 from orchestrator.stats import bootstrap, multiplicity, signs
 from orchestrator.stats.arms import accuracy
-from orchestrator.stats.intervals import t_interval
+from orchestrator.stats.intervals import UNKNOWN, t_interval
 from orchestrator.stats.paired import Paired, pair
 from orchestrator.stats.verdict import excludes_zero
 
 TOLERANCE = 1e-9
 LEVEL = 0.05
+# Reports give up on sample counts with a huge common multiple; a check may take its time.
+POINTS = 1 << 24
+# Grades finer than this are measured numbers, not grades.
+FINEST_GRADE = 1000
+
+_INTERVAL = re.compile(r"ci(\d{2}(?:\.\d+)?)_(normal|t|bootstrap_exact|bootstrap_exact_fraction)")
+Grades = Sequence[Sequence[Any]]
 
 
 def check(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -34,74 +44,101 @@ def check(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         return
     for name, table in tables.items():
         try:
-            found = _multiplicity(table) if "p" in table else _comparison(table)
-            for quantity, wanted in table["expected"].items():
-                compute = found.get(quantity)
-                yield f"{name}.{quantity}", _problem(compute, wanted)
-        except (KeyError, TypeError, ValueError) as error:
-            yield name, f"not a table of this format: {type(error).__name__}: {error}"
+            compute = _multiplicity(table) if "p" in table else _comparison(table)
+            expected = table["expected"]
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+            yield str(name), f"not a table of this format: {type(error).__name__}: {error}"
+            continue
+        for quantity, wanted in expected.items():
+            yield f"{name}.{quantity}", _problem(compute, quantity, wanted)
 
 
-def _comparison(table: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
-    a, b = table["a"], table["b"]
-    paired = pair(_correct(a), _answers(a), _correct(b), _answers(b))
-    exact = bootstrap.distribution(paired)
-    if exact is None:
-        raise ValueError("no problems, or sample counts without a usable common multiple")
+Compute = Callable[[str], Any]
+
+
+def _comparison(table: Mapping[str, Any]) -> Compute:
+    a, b, paired = _paired(table["a"], table["b"])
+    alpha = float(table.get("alpha", LEVEL))
+    exact = bootstrap.distribution(paired, POINTS)
+    if exact is None and paired.n:
+        raise ValueError("sample counts without a usable common multiple")
     wins, losses, ties = paired.signs
-    scale = paired.denominator * paired.n
-    return {
+    scale = paired.denominator * max(1, paired.n)
+    known: dict[str, Callable[[], Any]] = {
         "n_problems": lambda: paired.n,
         "accuracy_a": lambda: accuracy(paired.correct_a, paired.samples_a).mean,
         "accuracy_b": lambda: accuracy(paired.correct_b, paired.samples_b).mean,
         "difference": lambda: paired.mean,
-        "difference_exact": lambda: Fraction(int(paired.numerators.sum()), scale),
+        "difference_exact": lambda: Fraction(int(paired.numerators.sum()), scale) if paired.n else math.nan,
         "per_problem_difference": lambda: [Fraction(int(value), paired.denominator) for value in paired.numerators],
         "sd_per_problem": lambda: paired.sd,
         "se_clustered": lambda: paired.se,
         "se_bootstrap_ideal": lambda: bootstrap.ideal_se(paired),
-        "ci95_normal": lambda: _normal(paired),
-        "ci95_t": lambda: t_interval(paired.d),
-        "ci95_bootstrap_exact": exact.interval,
-        "ci95_bootstrap_exact_fraction": lambda: [Fraction(x).limit_denominator(scale) for x in exact.interval()],
-        "p_bootstrap_exact": lambda: exact.p_value,
+        "p_bootstrap_exact": lambda: exact.p_value if exact else math.nan,
         "wins": lambda: wins,
         "losses": lambda: losses,
         "ties": lambda: ties,
         "p_sign": lambda: signs.sign_test(wins, losses),
-        "p_signflip_exact": lambda: signs.sign_flip_test(paired),
-        "significant_by_bootstrap": lambda: excludes_zero(exact.interval()),
-        "significant_by_sign": lambda: signs.sign_test(wins, losses) < LEVEL,
+        "p_signflip_exact": lambda: signs.sign_flip_test(paired, POINTS),
+        "significant_by_bootstrap": lambda: excludes_zero(exact.interval(1 - alpha) if exact else UNKNOWN),
+        "significant_by_sign": lambda: signs.sign_test(wins, losses) < alpha,
         "se_unpaired_iid_WRONG": lambda: _unpaired(a, b),
     }
 
+    def compute(quantity: str) -> Any:
+        if named := _INTERVAL.fullmatch(quantity):
+            return _interval(paired, exact, named[2], float(named[1]) / 100)
+        return known[quantity]()
 
-def _multiplicity(table: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    return compute
+
+
+def _interval(paired: Paired, exact: bootstrap.Bootstrap | None, kind: str, level: float) -> Any:
+    if kind == "t":
+        return t_interval(paired.d, level)
+    if kind == "normal":
+        half = float(stats.norm.ppf((1 + level) / 2)) * paired.se
+        return paired.mean - half, paired.mean + half
+    if exact is None:
+        return UNKNOWN
+    return exact.exact_interval(level) if kind.endswith("fraction") else exact.interval(level)
+
+
+def _multiplicity(table: Mapping[str, Any]) -> Compute:
     p = np.asarray(table["p"], dtype=np.float64)
-    return {
+    if p.ndim != 1 or ((p < 0) | (p > 1)).any():
+        raise ValueError("p is not a list of numbers from 0 to 1")
+    alpha = float(table.get("alpha", LEVEL))
+    known: dict[str, Callable[[], Any]] = {
         "holm": lambda: multiplicity.holm(p),
         "bh": lambda: multiplicity.benjamini_hochberg(p),
-        "n_reject_raw": lambda: int((p < LEVEL).sum()),
-        "n_reject_holm": lambda: int((multiplicity.holm(p) < LEVEL).sum()),
-        "n_reject_bh": lambda: int((multiplicity.benjamini_hochberg(p) < LEVEL).sum()),
+        "n_reject_raw": lambda: int((p < alpha).sum()),
+        "n_reject_holm": lambda: int((multiplicity.holm(p) < alpha).sum()),
+        "n_reject_bh": lambda: int((multiplicity.benjamini_hochberg(p) < alpha).sum()),
     }
+    return lambda quantity: known[quantity]()
 
 
-def _problem(compute: Callable[[], Any] | None, wanted: Any) -> str | None:
-    if compute is None:
+def _problem(compute: Compute, quantity: str, wanted: Any) -> str | None:
+    try:
+        found = compute(quantity)
+    except KeyError:
         return "unknown quantity"
-    found = compute()
-    return None if _equal(found, wanted) else f"found {_shown(found)}, expected {_shown(wanted)}"
+    try:
+        same = _equal(found, wanted)
+    except (TypeError, ValueError, ZeroDivisionError):
+        same = False
+    return None if same else f"found {_shown(found)}, expected {_shown(wanted)}"
 
 
 def _equal(found: Any, wanted: Any) -> bool:
-    """Within TOLERANCE; a null stands for an undefined number, a string for a fraction that must be met exactly."""
-    if wanted is None:
-        return bool(np.all(np.isnan(found)))
+    """Within TOLERANCE; a null or NaN is an undefined number, a string a fraction that must be met exactly."""
+    if wanted is None or (isinstance(wanted, float) and math.isnan(wanted)):
+        return found is None or bool(np.all(np.isnan(np.asarray(found, dtype=np.float64))))
     if isinstance(wanted, list):
         return len(found) == len(wanted) and all(_equal(x, y) for x, y in zip(found, wanted, strict=True))
     if isinstance(wanted, str):
-        return isinstance(found, Fraction) and found == Fraction(wanted)
+        return isinstance(found, Fraction | int) and found == Fraction(wanted)
     if isinstance(wanted, bool):
         return found is wanted
     return found is not None and math.isclose(found, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
@@ -113,19 +150,30 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Fraction | str) else repr(value)
 
 
-def _correct(arm: Sequence[Sequence[int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array([sum(answers) for answers in arm], dtype=np.int64)
+def _paired(a: Grades, b: Grades) -> tuple[list[list[Fraction]], list[list[Fraction]], Paired]:
+    """Grades of the problems that both arms answered, and their exact pairing."""
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} problems in a, {len(b)} in b")
+    both = [(x, y) for x, y in zip(a, b, strict=True) if len(x) and len(y)]
+    arms = [[[_grade(grade) for grade in pair[side]] for pair in both] for side in (0, 1)]
+    # Fractional grades become whole ones by counting each answer that many times; no difference changes.
+    times = math.lcm(1, *(grade.denominator for arm in arms for answers in arm for grade in answers))
+    counts = [
+        np.array([value(answers) for answers in arm], dtype=np.int64)
+        for arm in arms
+        for value in (lambda answers: int(sum(answers) * times), lambda answers: len(answers) * times)
+    ]
+    return arms[0], arms[1], pair(*counts)
 
 
-def _answers(arm: Sequence[Sequence[int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array([len(answers) for answers in arm], dtype=np.int64)
+def _grade(value: Any) -> Fraction:
+    grade = Fraction(value).limit_denominator(FINEST_GRADE)
+    if not 0 <= grade <= 1 or abs(float(grade) - float(Fraction(value))) > TOLERANCE:
+        raise ValueError(f"grade {value!r} is neither 0, 1 nor a fraction of 1")
+    return grade
 
 
-def _normal(paired: Paired) -> tuple[float, float]:
-    half = float(stats.norm.ppf(0.975)) * paired.se
-    return paired.mean - half, paired.mean + half
-
-
-def _unpaired(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> float:
+def _unpaired(a: list[list[Fraction]], b: list[list[Fraction]]) -> float:
     """Standard error when answers count as independent and unpaired: the mistake, for contrast."""
-    return math.sqrt(sum(float(np.var(flat)) / flat.size for flat in (np.concatenate(a), np.concatenate(b))))
+    flat = [np.array([float(grade) for answers in arm for grade in answers]) for arm in (a, b)]
+    return math.sqrt(sum(float(np.var(grades)) / grades.size for grades in flat)) if flat[0].size else math.nan

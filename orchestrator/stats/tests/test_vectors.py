@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,90 @@ def test_an_unknown_quantity_and_a_foreign_table_fail() -> None:
     assert results["t.sidak"] == "unknown quantity"
     assert "not a table" in str(results["u"])
     assert [problem is not None for _, problem in statistics.check({"tables": {}})] == [True]
+
+
+def verified(table: dict[str, Any]) -> dict[str, str | None]:
+    return dict(statistics.check({"tables": {"t": table}}))
+
+
+def test_unequal_samples_fractions_of_a_point_and_unanswered_problems() -> None:
+    a, b = [[1, 0, 1], [0.5, "1/2"], [1], [True]], [[0], [1, 0, 0, 0], [], [0, 0]]
+    # Problem 3 has no answer in b: differences 2/3, 1/4 and 1.
+    expected = {
+        "n_problems": 3,
+        "per_problem_difference": ["2/3", "1/4", "1"],
+        "difference_exact": "23/36",
+        "difference": 23 / 36,
+        "wins": 3,
+        "ci95_bootstrap_exact_fraction": ["1/4", "1"],
+        "ci50_bootstrap_exact": [19 / 36, 7 / 9],
+        "p_signflip_exact": 0.25,
+        "p_bootstrap_exact": 0,
+    }
+    assert set(verified({"a": a, "b": b, "expected": expected}).values()) == {None}
+
+
+def test_the_fraction_of_an_interval_is_exact_on_a_fine_lattice() -> None:
+    counts = (7, 11, 13, 16)
+    a, b = ([[1] * (k % 5 + 1) + [0] * (m - k % 5 - 1) for k, m in enumerate(counts * 5)] for _ in range(2))
+    b = [[0] * m for m in counts * 5]
+    names = ("ci95_bootstrap_exact", "ci95_bootstrap_exact_fraction", "difference_exact", "p_sign")
+    found = verified({"a": a, "b": b, "expected": dict.fromkeys(names, "none")})
+    low = str(found["t.ci95_bootstrap_exact_fraction"]).split("[")[1].split(",")[0]
+    assert Fraction(low).denominator > 1000
+    assert "found" in str(found["t.p_sign"])
+
+
+@pytest.mark.parametrize("arms", [{"a": [], "b": []}, {"a": [[], [1]], "b": [[0], []]}])
+def test_no_problem_in_common_leaves_everything_undefined(arms: dict[str, Any]) -> None:
+    undefined = ("difference", "difference_exact", "sd_per_problem", "ci95_t", "ci95_normal", "ci95_bootstrap_exact")
+    expected = {
+        **dict.fromkeys(undefined),
+        "p_bootstrap_exact": None,
+        "se_unpaired_iid_WRONG": None,
+        "accuracy_a": None,
+    }
+    counts = {"n_problems": 0, "wins": 0, "losses": 0, "ties": 0, "p_sign": 1.0, "p_signflip_exact": 1.0}
+    verdicts = {"significant_by_bootstrap": False, "significant_by_sign": False, "per_problem_difference": []}
+    assert set(verified({**arms, "expected": {**expected, **counts, **verdicts}}).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"a": [[1]], "b": [[1], [0]], "expected": {"wins": 0}},
+        {"a": [[2]], "b": [[1]], "expected": {"wins": 0}},
+        {"a": [[0.12345]], "b": [[1]], "expected": {"wins": 0}},
+        {"a": [["x"]], "b": [[1]], "expected": {"wins": 0}},
+        {"a": 1, "b": 2, "expected": {}},
+        {"p": [1.5], "expected": {"holm": [1]}},
+        {"p": [0.5]},
+        [],
+    ],
+)
+def test_a_table_of_another_kind_fails_by_name(table: Any) -> None:
+    assert "not a table of this format" in str(verified(table)["t"])
+
+
+def test_levels_and_undefined_p_values() -> None:
+    assert set(
+        verified(
+            {
+                "p": [0.02, None, 0.03],
+                "alpha": 0.025,
+                "expected": {
+                    "holm": [0.04, None, 0.04],
+                    "bh": [0.03, None, 0.03],
+                    "n_reject_raw": 1,
+                    "n_reject_holm": 0,
+                },
+            }
+        ).values()
+    ) == {None}
+    assert verified({"p": [], "expected": {"holm": [], "n_reject_bh": 0}}) == {"t.holm": None, "t.n_reject_bh": None}
+    wrong = verified({"a": [[1]] * 9, "b": [[0]] * 9, "expected": {"ci95_t": "1/2", "wins": None, "ci5x_t": 1}})
+    assert wrong == {
+        "t.ci95_t": "found [1.0, 1.0], expected 1/2",
+        "t.wins": "found 9, expected None",
+        "t.ci5x_t": "unknown quantity",
+    }
