@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.analysis_columns import ARMS, DIFFERENCES, frame
+from orchestrator.analysis_columns import ARMS, DIFFERENCES, KEYS, frame
 from orchestrator.analysis_pairs import Answers, Pair, Question, long_problems, pair_problems, pairs
 from orchestrator.analysis_rows import complete, planned_rows
 from orchestrator.errors import UserError, closest
@@ -71,8 +71,10 @@ def arms_table(reader: Reader, selection: Selection = EVERYTHING, answers: Answe
     never_evicts   share of rows in which no event happened; overflow_rows: rows whose prompt did not fit into keep
     """
     answers = answers or Answers(reader, selection.campaign)
-    groups = dict(iter(answers.rows.groupby("cell_id")))
-    table = [{**cell, **_arm(cell, groups.get(cell["cell_id"]), answers.problems())} for cell in answers.cells.values()]
+    table = [
+        {**cell, **_arm(cell, answers.means.get(cell_id), answers.problems())}
+        for cell_id, cell in answers.cells.items()
+    ]
     return selection.apply(frame(table, ARMS))
 
 
@@ -105,7 +107,7 @@ def simulated_cells(reader: Reader) -> list[str]:
     return [str(label) for label in cells[cells["simulated"].astype(bool)]["cell_label"]]
 
 
-def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd.DataFrame]) -> dict[str, Any]:
+def _arm(cell: dict[str, Any], means: Mapping[str, Any] | None, problems: dict[str, pd.DataFrame]) -> dict[str, Any]:
     planned = planned_rows(cell)
     progress = {
         "done": min(1.0, cell["rows"] / planned) if planned else None,
@@ -113,11 +115,10 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "samples": 0,
         "problems": 0,
     }
-    if rows is None:
+    if means is None:
         return {**progress, "interval_rule": "none", "preemptions": 0}
     answered = problems[cell["cell_id"]].query("counts > 0")
     found = accuracy(answered["right"].to_numpy(np.int64), answered["counts"].to_numpy(np.int64))
-    verdicts = rows["verdict"].dropna()
     return {
         **progress,
         "accuracy": found.mean,
@@ -126,27 +127,8 @@ def _arm(cell: dict[str, Any], rows: pd.DataFrame | None, problems: dict[str, pd
         "interval_rule": found.rule,
         "problems": len(answered),
         "samples": int(answered["counts"].max()) if len(answered) else 0,
-        **{name: float((verdicts == name).mean()) for name in ("wrong", "no_answer", "truncated", "error")},
-        "lenient": _lenient(rows[rows["counts"]]),
-        "prompt_tokens": float(rows["n_prompt"].mean()),
-        "output_tokens": float(rows["n_output"].mean()),
-        "events": _mean(rows["events"]),
-        "never_evicts": _mean(rows["events"].dropna() == 0),
-        "prompt_kept_mean": _mean(rows["prompt_kept_mean"]),
-        "prompt_kept_min": float(rows["prompt_kept_min"].min()),
-        "cached_peak": rows["cached_peak"].max(),
-        "cached_mean": _mean(rows["cached_mean"]),
-        "overflow_rows": rows["overflow"].sum() if rows["overflow"].notna().any() else None,
-        "decode_tokens_per_second": _mean(rows["decode_tokens_per_second"]),
-        "preemptions": int(rows["num_preemptions"].sum()),
+        **{name: value for name, value in means.items() if name in ARMS and name not in KEYS},
     }
-
-
-def _lenient(rows: pd.DataFrame) -> float | None:
-    if rows.empty or rows["lenient"].isna().any():
-        return None
-    right = (rows["lenient"] == "correct").astype(float)
-    return float(right.groupby(rows["problem_id"]).mean().mean())
 
 
 def _difference(found: Pair, problems: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
@@ -213,7 +195,3 @@ def _corrected(table: pd.DataFrame, family: str) -> pd.DataFrame:
         table.loc[part.index, "p_bh"] = multiplicity.benjamini_hochberg(p)
         table.loc[part.index, "family_size"] = int((~np.isnan(p)).sum())
     return table
-
-
-def _mean(values: pd.Series[Any]) -> float:
-    return float(values.mean()) if values.notna().any() else float("nan")

@@ -19,6 +19,7 @@ from orchestrator.errors import UserError, closest
 from orchestrator.stats.paired import Paired, pair
 from orchestrator.stats.sequential import Look, reached, schedule
 from orchestrator.stats.verdict import OURS, Rule, Verdict, judge
+from orchestrator.store import aggregates
 from orchestrator.store.reader import Reader
 
 Cell = Mapping[str, Any]
@@ -74,29 +75,39 @@ class Answers:
     """Cells of a store or of one of its campaigns, with the counted answers of each problem."""
 
     def __init__(self, reader: Reader, campaign: str | None = None) -> None:
-        """Reads all rows of the cells."""
+        """Reads names and counts; answers are summed in the store when asked for."""
         self.cells = {str(cell["cell_id"]): cell for cell in records(cells_of(reader, campaign))}
         self._reader, self._campaign = reader, campaign
         self._by_samples: dict[int | None, dict[str, pd.DataFrame]] = {}
 
     @cached_property
-    def rows(self) -> pd.DataFrame:
-        """Rows of analysis_rows.counted."""
-        return counted(self._reader, cells_of(self._reader, self._campaign))
+    def means(self) -> dict[str, Cell]:
+        """aggregates.arm_means of every cell that has rows, by cell."""
+        table = aggregates.arm_means(self._reader, list(self.cells))
+        return {str(row["cell_id"]): row for row in records(table)}
+
+    @cached_property
+    def _graded(self) -> dict[str, pd.Series[Any]]:
+        """Graded rows by cell and sample index."""
+        table = aggregates.sample_counts(self._reader, list(self.cells))
+        by_sample = table.set_index("sample")
+        return {str(cell_id): part for cell_id, part in by_sample.groupby("cell_id")["graded"]}
+
+    def rows(self, cell: Cell) -> pd.DataFrame:
+        """Rows of analysis_rows.counted of one cell."""
+        return counted(self._reader, pd.DataFrame([cell]))
 
     def problems(self, samples: int | None = None) -> dict[str, pd.DataFrame]:
-        """problems_of the rows whose sample index is below `samples`, by cell."""
+        """problems_of all rows, or of those whose sample index is below `samples`, by cell."""
         if samples not in self._by_samples:
-            rows = self.rows if samples is None else self.rows[self.rows["sample"] < samples]
-            self._by_samples[samples] = problems_of(rows)
+            self._by_samples[samples] = problems_of(self._reader, list(self.cells), samples)
         return self._by_samples[samples]
 
     def samples_done(self, cell: Cell) -> int:
         """Samples that every planned problem has, graded; 0 without a plan."""
-        if cell["planned_problems"] is None:
+        if cell["planned_problems"] is None or str(cell["cell_id"]) not in self._graded:
             return 0
-        rows = self.rows[self.rows["cell_id"] == cell["cell_id"]]
-        per_sample = rows[rows["verdict"].notna()].groupby("sample").size()
+        per_sample = self._graded[str(cell["cell_id"])]
         full = per_sample[per_sample >= int(cell["planned_problems"])].index
         return next((count for count in range(len(full) + 1) if count not in full), 0)
 

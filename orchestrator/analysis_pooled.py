@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -143,8 +144,9 @@ def _detectable(whole: Pooled, alpha: float) -> float:
 
 def _never_evicts(part: Sequence[Pair], answers: Answers) -> float:
     ids = [str(pair.arm["cell_id"]) for pair in part]
-    events = answers.rows[answers.rows["cell_id"].isin(ids)]["events"].dropna()
-    return float((events == 0).mean()) if len(events) else float("nan")
+    found = [answers.means[cell_id] for cell_id in ids if cell_id in answers.means]
+    traced = sum(row["traced"] for row in found)
+    return sum(row["never_evicts"] * row["traced"] for row in found if row["traced"]) / traced if traced else math.nan
 
 
 def _same(values: Iterator[Any]) -> Any:

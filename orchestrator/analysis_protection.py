@@ -124,5 +124,5 @@ def _paired(mine: Cell, theirs: Cell, answers: Answers) -> tuple[Paired, pd.Inde
 
 
 def _prompt_kept(cell: Cell, answers: Answers) -> float | None:
-    shares = answers.rows[answers.rows["cell_id"] == cell["cell_id"]]["prompt_kept_mean"].dropna()
-    return float(shares.mean()) if len(shares) else None
+    means = answers.means.get(str(cell["cell_id"]))
+    return means["prompt_kept_mean"] if means else None

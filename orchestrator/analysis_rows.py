@@ -6,12 +6,13 @@ A row counts when it is attested and has a verdict other than error. Simulated c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from orchestrator.store import aggregates
 from orchestrator.store.reader import CELL_COLUMNS, Reader
 from orchestrator.tasks.base import Verdict
 
@@ -72,12 +73,14 @@ def counted(reader: Reader, cells: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def problems_of(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Per cell: counted and right answers and mean trace length of every problem, by problem id."""
-    sums = rows.groupby(["cell_id", "problem_id"]).agg(
-        counts=("counts", "sum"), right=("right", "sum"), length=("length", "mean")
-    )
-    return {str(cell_id): part.droplevel(0) for cell_id, part in sums.groupby(level=0)}
+def problems_of(reader: Reader, cell_ids: Sequence[str], samples: int | None = None) -> dict[str, pd.DataFrame]:
+    """Per cell: counted and right answers and mean trace length of every problem, by problem id.
+
+    samples: only sample indices below it. Summed in the store; no row is loaded.
+    """
+    sums = aggregates.problem_sums(reader, cell_ids, samples)
+    sums = sums.astype({"counts": np.int64, "right": np.int64}).set_index("problem_id")
+    return {str(cell_id): part.drop(columns="cell_id") for cell_id, part in sums.groupby("cell_id", sort=False)}
 
 
 def planned_rows(cell: Mapping[str, Any]) -> int | None:

@@ -110,6 +110,7 @@ def _seeds(pair: Pair, answers: Answers) -> dict[str, Any]:
 
 def _matrix(cell: Cell, pair: Pair, answers: Answers) -> pd.DataFrame:
     """Right answers of the common problems (rows) by sample index (columns), missing where none counts."""
-    rows = answers.rows[(answers.rows["cell_id"] == cell["cell_id"]) & answers.rows["counts"]]
+    rows = answers.rows(cell)
+    rows = rows[rows["counts"]]
     table = rows.assign(right=rows["right"].astype(float)).pivot(index="problem_id", columns="sample", values="right")
     return table.reindex(pair.common)

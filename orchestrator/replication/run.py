@@ -47,7 +47,7 @@ class Run:
 
     def problems(self, cell: Cell) -> pd.DataFrame:
         """Complete problems of a cell: counts, right, length."""
-        return complete_problems(dict(cell), problems_of(self.rows(cell)))
+        return complete_problems(dict(cell), problems_of(self._reader, [str(cell["cell_id"])]))
 
     def paired(self, mine: Cell, theirs: Cell) -> Paired:
         """Two cells on the problems that are complete in both."""

@@ -45,6 +45,7 @@ def arm_means(reader: Reader, cells: Sequence[str]) -> pd.DataFrame:
     """Per cell, columns as in analysis_columns.ARMS: outcomes, lengths, evictions, caching, speed, preemptions.
 
     wrong .. error are shares of the graded rows; prompt_kept_min is the least, cached_peak the most of all rows.
+    traced: rows with an eviction trace, the base of never_evicts.
     lenient is the mean over problems of the share right if unfinished thoughts counted; null unless all rows say.
     """
     shares = ", ".join(
@@ -56,7 +57,8 @@ def arm_means(reader: Reader, cells: Sequence[str]) -> pd.DataFrame:
         f"FROM generations WHERE {_COUNTS} GROUP BY cell, problem_id) GROUP BY cell"
     )
     return reader.frame(
-        f"SELECT cell_id, {shares}, any_value(l.lenient) AS lenient, avg(n_output) AS output_tokens, "
+        f"SELECT cell_id, {shares}, any_value(l.lenient) AS lenient, "
+        "avg(n_prompt) AS prompt_tokens, avg(n_output) AS output_tokens, count(events) AS traced, "
         "avg(events) AS events, avg((events = 0)::INTEGER) AS never_evicts, avg(prompt_kept_mean) AS prompt_kept_mean, "
         "min(prompt_kept_min) AS prompt_kept_min, max(cached_peak) AS cached_peak, avg(cached_mean) AS cached_mean, "
         "sum(overflow::INTEGER)::BIGINT AS overflow_rows, "
