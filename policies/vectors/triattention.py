@@ -165,9 +165,9 @@ def _aggregation(case: Case) -> Found:
 
 def _ports(case: Case) -> Found:
     """Raw head scores [L, H_q, N] to one set: normalise, group, average; or group, normalise, take the largest."""
-    inputs = case["inputs"]
-    raw = torch.tensor(inputs.get("raw_scores", inputs.get("scores", inputs.get("raw"))), dtype=torch.float64)
-    raw = raw if raw.dim() == 3 else raw[None]
+    raw = next((cases.tensor(rows) for rows in case["inputs"].values() if _depth(rows) == 3), None)
+    if raw is None:
+        raise ValueError("a case of variant 'ports' needs raw head scores [layers][query heads][slots]")
     count = int(case["params"].get("n_select", case["params"].get("K_total", 0)))
     groups = _kv_heads(case, raw.shape[1])
     population = torch.stack([normalized(layer, 0, layer.shape[1]) for layer in raw])
@@ -292,6 +292,10 @@ def _kv_heads(case: Case, query_heads: int) -> int:
     if "H_kv" in params:
         return int(params["H_kv"])
     return query_heads // int(params.get("group", 2))
+
+
+def _depth(rows: Any) -> int:
+    return 1 + _depth(rows[0]) if isinstance(rows, list) and rows else 0
 
 
 def _top(scores: torch.Tensor, count: int) -> list[list[int]]:
