@@ -19,7 +19,7 @@ def sign_test(wins: int, losses: int) -> float:
 def sign_flip_test(paired: Paired, points: int = MAX_POINTS) -> float | None:
     """Two-sided exact randomisation p of the mean: share of the 2^n sign choices with |sum| >= |observed sum|.
 
-    Exact when the arms are exchangeable on every problem. Never 0. None where the lattice has more than `points` points.
+    Exact when the arms are exchangeable on every problem. Never 0. None where the lattice is finer than `points`.
     """
     sizes = np.abs(paired.numerators[paired.numerators != 0])
     step = lattice.step(sizes)
