@@ -21,6 +21,7 @@ from policies.vectors.cases import DTYPES, GivenDraw, frame, margin, policy, run
 from policies.view import CacheView
 
 EXCLUDED = "protect_prompt=exclude"
+EXCLUDING = "TriAttention repo"
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,7 @@ def _vase(case: Case, name: str) -> Found:
 
 def _found(case: Case, scorer: Windowed, event: CacheView, **more: Any) -> Found:
     """Facts of the event; where a case excludes the prompt instead of overriding it, of what is left without it."""
-    if case["variant"] != EXCLUDED:
+    if case["variant"] != EXCLUDED and not str(case["follows"]).startswith(EXCLUDING):
         return Found({**run(scorer, event).facts(), **more})
     prot, slots = event.prot, event.shape[2]
     rest = dataclasses.replace(

@@ -76,11 +76,21 @@ def statistics(case: Case) -> Found:
     wanted, inputs = case["expected"], {**case["params"], **case["inputs"]}
     if "table" in wanted:
         return Found({"table": [_survival(row) for row in wanted["table"]]})
-    keep = int(inputs.get("K", inputs.get("n", 0)))
-    slots = int(inputs.get("N", inputs.get("S", inputs.get("n_candidates", keep + int(inputs.get("r", 0))))))
+    keep = int(next(inputs[name] for name in ("K", "K_total", "n") if name in inputs))
+    slots = int(
+        next((inputs[name] for name in ("N", "S", "n_candidates") if name in inputs), keep + inputs.get("r", 0))
+    )
     mean = keep * keep / slots
     variance = keep * (keep / slots) * (1 - keep / slots) * (slots - keep) / (slots - 1)
-    by_word = {"mean": mean, "std": math.sqrt(variance), "sd": math.sqrt(variance), "var": variance, "shared": keep}
+    by_word = {
+        "mean": mean,
+        "std": math.sqrt(variance),
+        "sd": math.sqrt(variance),
+        "var": variance,
+        "shared": keep,
+        "min": max(2 * keep - slots, 0),
+        "max": keep,
+    }
     return Found({key: value for key in wanted for word, value in by_word.items() if word in key})
 
 
