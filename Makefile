@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies aot lock clean
+.PHONY: help venv smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies coverage aot lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +58,14 @@ format: $(READY)  ## apply ruff's formatting and safe fixes
 	$(BIN)/ruff check --fix
 
 bench: $(READY)  ## measure speed on this machine: every script of infra/bench
-	@set -e; for script in $(or $(wildcard infra/bench/*.py),$(error infra/bench holds no script)); do \
+	@set -e; for script in $(or $(filter-out %/coverage.py,$(wildcard infra/bench/*.py)),$(error infra/bench holds no script)); do \
 	  echo "== $$script"; $(BIN)/python "$$script"; done
 
 bench-policies: $(READY)  ## what an event of each policy costs here; table in docs/benchmarks.md
 	$(BIN)/python infra/bench/policy_cost.py --write
+
+coverage: $(READY)  ## how often the intervals that decide hold, by simulation; table in docs/coverage.md
+	$(BIN)/python infra/bench/coverage.py
 
 aot: $(READY)  ## compile the GPU kernels for sm_80, sm_90, sm_100 without a GPU; table in docs/kernels.md
 	$(BIN)/python infra/aot.py --write docs/kernels.md
