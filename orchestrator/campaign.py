@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from orchestrator.driver import Driver, Interrupt, Outcome, Settings, ungraded
 from orchestrator.environment import environment, usable_cores
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
+from orchestrator.ledger import Limits
 from orchestrator.observers import Observer
 from orchestrator.observers.crashes import CrashReports
 from orchestrator.observers.event_log import EventLog
@@ -54,12 +55,14 @@ class Options:
     create         as Launch.create
     scale          share of the job to try on the embedded model; None runs all of it
     metrics        host and port where Prometheus is answered
+    limits         counts and deadlines of the scheduler
     """
 
     stuck_seconds: float = 300.0
     create: str = ENGINES
     scale: float | None = None
     metrics: tuple[str, int] | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend],
         threads=usable_cores(),
         stuck_seconds=options.stuck_seconds,
         create=options.create,
+        limits=options.limits,
         gpu_hours=prepared.job.execution.hours(prepared.job.resources.gpu),
     )
     with signals(interrupt):

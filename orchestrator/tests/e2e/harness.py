@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow.parquet as pq
 
@@ -65,12 +65,14 @@ class Site:
         )
         return self.spawn([sys.executable, "-c", script])
 
-    def spawn(self, command: list[str]) -> subprocess.Popen[str]:
+    def spawn(
+        self, command: list[str], stdout: int | IO[str] = subprocess.PIPE, env: Mapping[str, str] = os.environ
+    ) -> subprocess.Popen[str]:
         """Any command, marked."""
-        environment = {**os.environ, _MARK: self.mark, "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
+        environment = {**env, _MARK: self.mark, "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
         return subprocess.Popen(
             command,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
@@ -125,6 +127,11 @@ class Site:
         """row_id of every committed row, sorted."""
         return sorted(row for path in self.chunks() for row in pq.read_table(path)["row_id"].to_pylist())
 
+    def graded(self) -> list[str]:
+        """row_id of every grade, sorted."""
+        files = self.store.glob("grades/*/*/*.parquet")
+        return sorted(row for path in files for row in pq.read_table(path)["row_id"].to_pylist())
+
     def attempts(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in self.store.glob("campaigns/*/attempts/*.json")]
 
@@ -132,10 +139,7 @@ class Site:
         """Every row once, every row graded, no process left."""
         rows = self.rows()
         assert len(rows) == len(set(rows)) == cells * self.limit
-        graded = [
-            row for path in self.store.glob("grades/*/*/*.parquet") for row in pq.read_table(path)["row_id"].to_pylist()
-        ]
-        assert sorted(graded) == rows
+        assert self.graded() == rows
         assert self.leftovers() == []
 
 

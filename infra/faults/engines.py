@@ -1,0 +1,96 @@
+"""An engine that takes faults from the storm: each waits as a file until one engine, with work in flight, claims it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from workers.api import EngineSpec, Generation
+from workers.errors import OutOfMemory, Retryable
+from workers.simulated import CostModel, SimulatedEngine
+
+FOLDER = "EVICTBENCH_FAULTS"
+"""Environment variable that names the folder of waiting faults."""
+
+# A row takes about a second, so that most faults find something in flight.
+COST = CostModel(step=4e-3, per_sequence=0.0, load=0.1)
+
+
+def _hang() -> None:
+    time.sleep(3600)
+
+
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _raise_oom() -> None:
+    raise OutOfMemory("CUDA out of memory (injected)")
+
+
+def _raise_nan() -> None:
+    raise Retryable("logits are NaN (injected)")
+
+
+def _fill_disk() -> None:
+    # From here on this process cannot write a Parquet file; heartbeats still fit.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+
+def _slow_disk() -> None:
+    fsync = os.fsync
+
+    def slow(handle: int) -> None:
+        time.sleep(1.0)
+        fsync(handle)
+
+    os.fsync = slow
+
+
+def _drop_heartbeats() -> None:
+    from orchestrator.worker_loop import WorkerLoop  # noqa: PLC0415  only the process that this fault hits
+
+    WorkerLoop._beat = lambda self, facts: None  # type: ignore[method-assign, assignment]
+
+
+FAULTS: Mapping[str, Callable[[], None]] = {
+    "engine-hangs": _hang,
+    "engine-crashes": _crash,
+    "out-of-memory": _raise_oom,
+    "nan-logits": _raise_nan,
+    "disk-full": _fill_disk,
+    "disk-slow": _slow_disk,
+    "heartbeats-lost": _drop_heartbeats,
+}
+
+
+class StormEngine(SimulatedEngine):
+    """Simulated, with the storm's faults in the middle of its steps."""
+
+    def step(self) -> list[Generation]:
+        """One step, or the fault that waits for it."""
+        counters = self.counters()
+        if counters.running:
+            for name, fault in FAULTS.items():
+                if claim(name):
+                    fault()
+        return super().step()
+
+
+def claim(name: str) -> bool:
+    """True for the one process that takes the waiting fault of that name; it leaves `<name>.hit` behind."""
+    waiting = Path(os.environ[FOLDER]) / name
+    with suppress(FileNotFoundError):
+        waiting.rename(waiting.with_suffix(f".hit-{os.getpid()}"))
+        return True
+    return False
+
+
+def create(spec: EngineSpec) -> StormEngine:
+    """For Launch.create."""
+    return StormEngine(spec, COST)
