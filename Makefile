@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies coverage aot lock clean
+.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies coverage aot lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench-policies: $(READY)  ## what an event of each policy costs here; table in d
 
 coverage: $(READY)  ## how often the intervals that decide hold, by simulation; table in docs/coverage.md
 	$(BIN)/python infra/bench/coverage.py
+
+faults: $(READY)  ## strike campaigns of real processes: SEEDS=0:100 storms, BACKEND=local or ray
+	$(BIN)/python -m infra.faults --seeds $(or $(SEEDS),0:100) --backend $(or $(BACKEND),local)
 
 aot: $(READY)  ## compile the GPU kernels for sm_80, sm_90, sm_100 without a GPU; table in docs/kernels.md
 	$(BIN)/python infra/aot.py --write docs/kernels.md

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ _STUCK_SECONDS = 2.0
 _SCRIPT = """
 import sys
 from pathlib import Path
+from typing import Any
 from rich.console import Console
 from orchestrator import campaign, cluster
 from orchestrator.backend_local import LocalBackend
@@ -179,7 +181,7 @@ class Storm:
                 self.send(pid, signal.SIGCONT)
         self.stopped = [(due, pid) for due, pid in self.stopped if due > now]
 
-    def live(self) -> list[dict[str, object]]:
+    def live(self) -> list[dict[str, Any]]:
         found = []
         for path in self.site.store.glob("campaigns/*/live/*.json"):
             with suppress(OSError, ValueError):
@@ -213,11 +215,9 @@ class Storm:
         held = capacity(SPEC) // 8 + 1
         if assigned > chunks + held * (self.struck + 1):
             tally.overworked += 1
-            tally.broken.append(
-                f"seed {self.seed}: {assigned} assignments for {chunks} chunks and {self.struck} faults"
-            )
+            tally.broken.append(f"seed {self.seed}: {assigned} handed out, {chunks} chunks, {self.struck} faults")
 
-    def events(self) -> Iterator[dict[str, object]]:
+    def events(self) -> Iterator[dict[str, Any]]:
         for path in self.site.store.glob("campaigns/*/events.jsonl"):
             for line in path.read_text().splitlines():
                 with suppress(ValueError):
