@@ -50,16 +50,16 @@ def _slow_disk() -> None:
         time.sleep(1.0)
         fsync(handle)
 
-    os.fsync = slow
+    setattr(os, "fsync", slow)  # noqa: B010  mypy refuses to assign to a function
 
 
 def _drop_heartbeats() -> None:
-    from orchestrator.worker_loop import WorkerLoop  # noqa: PLC0415  only the process that this fault hits
+    from orchestrator.store.campaign import Campaign  # noqa: PLC0415  only the process that this fault hits
 
-    def silent(loop: object, facts: object) -> None:
+    def silent(campaign: object, engine_id: object, facts: object) -> None:
         """In the place of a method."""
 
-    setattr(WorkerLoop, "_watch", silent)  # noqa: B010  mypy refuses to assign to a method
+    setattr(Campaign, "heartbeat", silent)  # noqa: B010  mypy refuses to assign to a method
 
 
 FAULTS: Mapping[str, Callable[[], None]] = {
