@@ -37,6 +37,7 @@ class Rendered:
 class _Tokenizer(Protocol):
     def render(self, messages: Sequence[Message]) -> str: ...
     def encode(self, text: str) -> list[int]: ...
+    def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
 class Renderer:
@@ -60,6 +61,14 @@ class Renderer:
             digest = hashlib.sha256(text.encode()).hexdigest()
             self._cache[key] = Rendered(text, tuple(self._tokenizer.encode(text)), digest)
         return self._cache[key]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; no special token is added."""
+        return self._tokenizer.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids; special tokens leave none."""
+        return self._tokenizer.decode(token_ids)
 
     def __len__(self) -> int:
         """Number of prompts rendered so far."""
@@ -101,6 +110,10 @@ class _Light:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
 
 class _Transformers:
     """Slow tokenizers (sentencepiece files and the like)."""
@@ -119,6 +132,10 @@ class _Transformers:
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
 
 
 def _template_text(directory: Path, config: dict[str, Any]) -> str:
