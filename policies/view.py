@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from policies.calibration import Calibration
 from policies.draws import Draw
 
 
@@ -30,7 +31,7 @@ class CacheView:
     slot_state state of every slot (needs.slot_state floats, Scorer.observe), fp32 [L, H_kv, S, n]
     hidden_states  last hidden state of every token so far, [t, E], row = logical position
     token_ids  token id of every slot, int64 [L, H_kv, S]
-    calibration  statistics measured before the run (needs.calibration)
+    calibration  statistics of every layer and query head, measured before the run (needs.calibration)
     pinned     bool [L, H_kv, S]: candidates that stay before all others, within n_select (probes)
     banned     bool [L, H_kv, S]: candidates that go before all others, also before pinned ones
     """
@@ -51,7 +52,7 @@ class CacheView:
     slot_state: torch.Tensor | None = None
     hidden_states: torch.Tensor | None = None
     token_ids: torch.Tensor | None = None
-    calibration: object | None = None
+    calibration: Calibration | None = None
     pinned: torch.Tensor | None = None
     banned: torch.Tensor | None = None
 
