@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from policies.scoring.window import by_layer, max_attention, pooled, snapkv
+from policies.scoring.window import by_layer, finite, max_attention, pooled, snapkv
 
 if TYPE_CHECKING:
     from policies.methods.rkv import RKV
@@ -37,7 +37,7 @@ def rkv_official(policy: RKVOfficial, view: CacheView) -> torch.Tensor:
 def directions(keys: torch.Tensor) -> torch.Tensor:
     """Keys [H, N, D] of unit length, fp32; a key that is not finite becomes 0 and so is like no other."""
     keys = keys.float()
-    keys = keys.masked_fill(~keys.isfinite().all(-1, keepdim=True), 0.0)
+    keys = keys.masked_fill(~finite(keys)[..., None], 0.0)
     return keys / (keys.norm(dim=-1, keepdim=True) + EPSILON)
 
 
@@ -72,8 +72,9 @@ def forgiven_slot(cosine: torch.Tensor, threshold: float, retain: str) -> torch.
     """The slot that each row of cosines [H, R, N] forgives, int64 [H, R]."""
     if retain == "first":
         return torch.zeros(cosine.shape[:2], dtype=torch.int64, device=cosine.device)
-    index = torch.arange(cosine.shape[2], device=cosine.device)
-    return torch.where(cosine > threshold, index, 0).amax(-1)
+    # int32: a table of int64 is what this would spend its time on
+    index = torch.arange(cosine.shape[2], dtype=torch.int32, device=cosine.device)
+    return torch.where(cosine > threshold, index, 0).amax(-1).long()
 
 
 def _mixed(importance: torch.Tensor, redundancy: torch.Tensor, weight: float) -> torch.Tensor:

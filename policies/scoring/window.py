@@ -73,8 +73,9 @@ def logits(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
             f"{queries.shape[0]} query heads over {heads} KV heads with {queries.shape[1]} queries each; every KV head "
             "must have equally many query heads, and engines record queries from the first token on."
         )
-    grouped = queries.float().reshape(heads, -1, dim) @ keys.float().transpose(1, 2)
-    return (grouped / math.sqrt(dim)).unflatten(1, (-1, queries.shape[1]))
+    # queries are fewer than logits
+    scaled = (queries.float() / math.sqrt(dim)).reshape(heads, -1, dim)
+    return (scaled @ keys.float().transpose(1, 2)).unflatten(1, (-1, queries.shape[1]))
 
 
 def pooled(scores: torch.Tensor, policy: Windowed) -> torch.Tensor:
@@ -94,6 +95,12 @@ def pooled(scores: torch.Tensor, policy: Windowed) -> torch.Tensor:
     return found.masked_fill_(unusable, float("nan"))
 
 
+def finite(rows: torch.Tensor) -> torch.Tensor:
+    """True where a row [..., D] has neither NaN nor inf: bool [...]."""
+    # a maximum is NaN where anything is, and several times faster than asking every element
+    return rows.abs().amax(-1).isfinite()
+
+
 def ranked_twice(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Integers in the order of `first`, equal ones in the order of `second`, then lower slot: int64 like both."""
     order = rank(second)
@@ -104,7 +111,7 @@ def ranked_twice(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 def _mean_softmax(z: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Mean over w of the softmax over N of z [..., w, N]; keys [..., N, D] tell which slots count: fp32 [..., N]."""
-    unusable = ~keys.isfinite().all(-1)
+    unusable = ~finite(keys)
     if unusable.any():
         z = z.masked_fill(unusable.unsqueeze(-2), float("-inf"))
     weights = z.softmax(-1)
