@@ -6,9 +6,10 @@ question with fewer words, all of them in a row. Runs that several questions of 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,8 +37,7 @@ class Questions:
     def found_in(self, text: str) -> str | None:
         """`task/problem_id` of a question in the text, or None."""
         words = _words(text)
-        lengths = {len(run) for run in self.runs}
-        for length in lengths:
+        for length in {len(run) for run in self.runs}:
             for run in _windows(words, length):
                 if run in self.runs:
                     return self.runs[run]
@@ -81,15 +81,21 @@ def _offline() -> Iterator[None]:
 
 
 def _telling(texts: dict[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Runs that only one question of the task has."""
-    own = {key: set(_windows(words, min(WORDS, len(words)))) for key, words in _tokenised(texts)}
-    seen = Counter(run for runs in own.values() for run in runs)
-    for key, runs in own.items():
-        yield from ((run, key) for run in runs if seen[run] == 1)
+    """Runs that only one question of the task has, from what is left without the template around all of them."""
+    words = {key: _words(text) for key, text in texts.items()}
+    before = _shared(list(words.values()))
+    after = _shared([each[before:][::-1] for each in words.values()])
+    own = {key: each[before : len(each) - after] for key, each in words.items()}
+    runs = {key: set(_windows(each, min(WORDS, len(each)))) for key, each in own.items()}
+    seen = Counter(run for each in runs.values() for run in each)
+    for key, each in runs.items():
+        yield from ((run, key) for run in each if seen[run] == 1)
 
 
-def _tokenised(texts: dict[str, str]) -> Iterable[tuple[str, Sequence[str]]]:
-    return ((key, _words(text)) for key, text in texts.items())
+def _shared(texts: Sequence[Sequence[str]]) -> int:
+    """Words that all texts begin with."""
+    columns = zip(*texts, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns)) if len(texts) > 1 else 0
 
 
 def _words(text: str) -> list[str]:

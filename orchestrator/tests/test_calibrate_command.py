@@ -13,6 +13,7 @@ from orchestrator import leaks, models
 from orchestrator.commands.calibrate import command
 from orchestrator.errors import UserError
 from orchestrator.tasks import registry
+from orchestrator.tasks.benchmark import MATH_INSTRUCTION
 from orchestrator.tasks.reasoner import Numbers, Walk
 from policies.calibration import ModelFacts, load
 
@@ -47,7 +48,8 @@ def test_calibrates_the_embedded_model(tmp_path: Path) -> None:
 )
 def test_evaluation_questions_are_refused(tmp_path: Path, task: str, options: dict[str, bool]) -> None:
     question = registry.get(task, **options).problems()[1]
-    hidden = "Some text.  " + question.messages[-1]["content"].upper().replace(" ", "\n ") + " and an answer"
+    bare = question.messages[-1]["content"].removesuffix(MATH_INSTRUCTION)
+    hidden = "Some text.  " + bare.upper().replace(" ", "\n ") + " and an answer"
     texts = written(tmp_path / "t.jsonl", [FOREIGN, hidden])
     result = calibrate("--texts", texts, "--out", str(tmp_path / "c.safetensors"))
     assert isinstance(result.exception, UserError)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,30 @@ Seen = Callable[[int, torch.Tensor, torch.Tensor], None]
 """(layer, queries before, queries after the rotation), both [B, H_q, T, D]."""
 
 
-@dataclass(slots=True)
 class _Sums:
-    """Running sums over tokens, fp64 [L, H_q, D/2]; made at the first query, when the sizes are known."""
+    """Sums of Re q, Im q and |q| over tokens, fp64 [3, L, H_q, D/2], and the tokens of each layer."""
 
-    real: torch.Tensor
-    imag: torch.Tensor
-    length: torch.Tensor
-    tokens: list[int] = field(default_factory=list)
+    def __init__(self, model: ModelFacts, rotary: Any, device: str) -> None:
+        self.frequencies = rotary.inv_freq.double().cpu()
+        self.scaling = float(rotary.attention_scaling)
+        self.pairing = ""
+        self.tokens = [0] * model.layers
+        shape = (3, model.layers, model.query_heads, model.head_dim // 2)
+        self.total = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._rotary = rotary
+
+    def add(self, layer: int, before: torch.Tensor, after: torch.Tensor) -> None:
+        """As Seen. Raises CalibrationError when the first rotation is not understood."""
+        if not self.pairing:
+            self.pairing = find_pairing(before[0], after[0], self.frequencies, self.scaling)
+        dims = band_dims(before.shape[-1], 2 * len(self.frequencies), self.pairing)
+        real, imag = (before[0][..., part].double() for part in dims)
+        self.total[:, layer] += torch.stack((real, imag, torch.hypot(real, imag))).sum(2)
+        self.tokens[layer] += before.shape[2]
+
+    def changed(self) -> bool:
+        """Whether the embedding has other frequencies by now, as some have for longer texts."""
+        return not torch.equal(self._rotary.inv_freq.double().cpu(), self.frequencies)
 
 
 @torch.inference_mode()
@@ -54,53 +69,33 @@ def calibrate(
         directory, dtype=torch.float32 if device == "cpu" else "auto", attn_implementation="sdpa"
     )
     network = network.to(device).eval()
-    rotary = _rotary(network, directory)
-    frequencies, scaling = rotary.inv_freq.double().cpu(), float(rotary.attention_scaling)
-    half = torch.zeros(model.layers, model.query_heads, model.head_dim // 2, dtype=torch.float64, device=device)
-    sums = _Sums(half, half.clone(), half.clone(), [0] * model.layers)
-    dims: tuple[Any, ...] = ()
-    pairing = ""
-
-    def seen(layer: int, before: torch.Tensor, after: torch.Tensor) -> None:
-        nonlocal dims, pairing
-        if not pairing:
-            pairing = find_pairing(before[0], after[0], frequencies, scaling)
-            dims = band_dims(model.head_dim, 2 * len(frequencies), pairing)
-        real, imag = before[0][..., dims[0]].double(), before[0][..., dims[1]].double()
-        sums.real[layer] += real.sum(1)
-        sums.imag[layer] += imag.sum(1)
-        sums.length[layer] += torch.hypot(real, imag).sum(1)
-        sums.tokens[layer] += before.shape[2]
-
-    with watched(network, seen):
+    sums = _Sums(model, _rotary(network), device)
+    with watched(network, sums.add):
         for text in texts:
             network(input_ids=torch.tensor([list(text)], device=device), use_cache=False)
-            if not torch.equal(rotary.inv_freq.double().cpu(), frequencies):
+            if sums.changed():
                 raise CalibrationError(
-                    f"model {directory}: its rotary frequencies change with the length of a text ({len(text)} tokens); "
-                    "give shorter texts (--length)."
+                    f"its rotary frequencies change with the length of a text ({len(text)} tokens); give shorter texts "
+                    "(--length)."
                 )
-    if not sums.tokens or min(sums.tokens) == 0:
+    if not all(sums.tokens):
         missing = [layer for layer, tokens in enumerate(sums.tokens) if not tokens]
-        raise CalibrationError(f"model {directory}: no queries seen in layers {missing}; give texts with tokens.")
+        raise CalibrationError(f"no queries seen in layers {missing}; give texts with tokens.")
     bands = np.zeros(model.head_dim // 2)
-    bands[: len(frequencies)] = frequencies.numpy()
-    count = sums.tokens[0]
-    center_real, center_imag, abs_mean = (
-        (total / count).float().cpu().numpy() for total in (sums.real, sums.imag, sums.length)
-    )
+    bands[: len(sums.frequencies)] = sums.frequencies.numpy()
     meta = Meta(
         model=model.revision,
         rope=model.rope,
-        attention_scaling=scaling,
-        pairing=pairing,
+        attention_scaling=sums.scaling,
+        pairing=sums.pairing,
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
-        rotary_dim=2 * len(frequencies),
-        tokens=count,
+        rotary_dim=2 * len(sums.frequencies),
+        tokens=sums.tokens[0],
         corpus=corpus,
     )
-    return Calibration(center_real, center_imag, abs_mean, bands, meta)
+    real, imag, length = (sums.total / sums.tokens[0]).float().cpu().numpy()
+    return Calibration(real, imag, length, bands, meta)
 
 
 @contextmanager
@@ -168,10 +163,10 @@ def rotate(queries: torch.Tensor, frequencies: torch.Tensor, scaling: float, pai
     return turned
 
 
-def _rotary(network: torch.nn.Module, directory: Path) -> Any:
+def _rotary(network: torch.nn.Module) -> Any:
     found = [part for part in network.modules() if hasattr(part, "inv_freq") and hasattr(part, "attention_scaling")]
     if len(found) != 1:
         raise CalibrationError(
-            f"model {directory}: {len(found)} rotary embeddings; only models whose layers share one can be calibrated."
+            f"it has {len(found)} rotary embeddings; only models whose layers share one can be used."
         )
     return found[0]
