@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -26,15 +26,15 @@ from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from policies.base import Policy
 from policies.budget import Overflow, Protection
 from workers.api import Counters, EngineSpec, Eviction, EvictionTrace, Generation, Provenance, Request, Sampling
 from workers.errors import EngineError, Fatal, OutOfMemory, PolicyNotActive, Retryable
 from workers.vllm_engine.cache_spec import EvictingManager
 from workers.vllm_engine.cpu_worker import restore_backend
 from workers.vllm_engine.engine_args import engine_args, settings_of
+from workers.vllm_engine.scheduler import EvictingScheduler
 from workers.vllm_engine.settings import Schedule, SettingsError, to_extra_args
-from workers.vllm_engine.state import reads_prefix_cache, resolve_policy
+from workers.vllm_engine.state import resolve_policy
 from workers.vllm_engine.telemetry import RankFacts, expected_events, full_trace, merge
 
 _CANNOT_GIVE = ("hidden_states",)
@@ -108,8 +108,9 @@ class VllmEngine:
         running = min(len(self._open), self._spec.max_num_seqs)
         outputs = [out for out in _guard("step", vllm.step) if out.request_id in self._open]
         self._generated += len(outputs)
-        finished = [out for out in outputs if out.finished]
-        return self._collect(finished, running) if finished else []
+        lost = [out for out in outputs if self._preempted(out)]
+        finished = [out for out in outputs if out.finished and out not in lost]
+        return (self._give_up(lost, running) if lost else []) + (self._collect(finished, running) if finished else [])
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests; unknown ids are ignored."""
@@ -138,14 +139,13 @@ class VllmEngine:
 
     def _check(self, request: Request) -> tuple[Schedule | None, SamplingParams]:
         """The request's schedule, None when it does not evict, and its sampling. Raises Fatal, naming the request."""
-        policy, schedule = self._schedule(request)
-        reads_cache = schedule is None or reads_prefix_cache(policy, schedule, len(request.prompt_token_ids))
+        schedule = self._schedule(request)
         try:
-            return schedule, _sampling_params(request, schedule, reads_cache=reads_cache)
+            return schedule, _sampling_params(request, schedule)
         except (ValueError, VLLMValidationError) as error:
             raise Fatal(f"request {request.request_id!r}: {error}") from None
 
-    def _schedule(self, request: Request) -> tuple[Policy | None, Schedule | None]:
+    def _schedule(self, request: Request) -> Schedule | None:
         name, prompt, sampling = request.request_id, len(request.prompt_token_ids), request.sampling
         spec = self._spec
         if not prompt:
@@ -165,7 +165,7 @@ class VllmEngine:
                 raise Fatal(
                     f"request {name!r} asks for {request.eviction.policy!r}, but this engine has keep_ceiling 0"
                 )
-            return None, None
+            return None
         try:
             policy, schedule = resolve_policy(request.eviction, prompt, prompt, self._settings)
         except SettingsError as error:
@@ -176,48 +176,62 @@ class VllmEngine:
                 f"request {name!r} does not evict, so prompt {prompt} + max_tokens {sampling.max_tokens} must fit "
                 f"keep + interval = {room}; give it an engine with keep_ceiling 0"
             )
-        return policy, None if policy is None else schedule
+        return None if policy is None else schedule
+
+    def _preempted(self, out: RequestOutput) -> bool:
+        """True for a request that evicts and was prefilled again, with tokens that its policy had dropped."""
+        return bool(out.metrics.num_preemptions) and self._open[out.request_id].schedule is not None
+
+    def _give_up(self, lost: Sequence[RequestOutput], running: int) -> list[Generation]:
+        """End preempted requests; their rows must not count (contracts.md section 3)."""
+        entries = [self._open.pop(out.request_id) for out in lost]
+        self._started().abort_request([out.request_id for out in lost if not out.finished])
+        self._facts(entries)
+        self._preemptions += sum(out.metrics.num_preemptions for out in lost)
+        return [
+            replace(self._generation(out, entry, running, trace=None), finish_reason="abort")
+            for out, entry in zip(lost, entries, strict=True)
+        ]
 
     def _collect(self, finished: list[RequestOutput], running: int) -> list[Generation]:
         entries = [self._open.pop(out.request_id) for out in finished]
         facts = self._facts(entries)
         self._finished += len(finished)
-        generations = []
-        for index, (out, entry) in enumerate(zip(finished, entries, strict=True)):
-            stats: Any = out.metrics
-            self._preemptions += stats.num_preemptions
-            ranks = [rank[index] for rank in facts]
-            completion = out.outputs[0]
-            n_output = len(completion.token_ids)
-            generations.append(
-                Generation(
-                    request_id=out.request_id,
-                    text=completion.text,
-                    token_ids=tuple(completion.token_ids),
-                    n_prompt=len(entry.request.prompt_token_ids),
-                    n_output=n_output,
-                    finish_reason=str(completion.finish_reason),
-                    queue_seconds=max(stats.scheduled_ts - stats.queued_ts, 0.0),
-                    ttft_seconds=max(stats.first_token_ts - stats.queued_ts, 0.0),
-                    e2e_seconds=time.monotonic() - entry.submitted,
-                    decode_tokens_per_second=_rate(n_output - 1, stats.last_token_ts - stats.first_token_ts),
-                    preemptions=stats.num_preemptions,
-                    concurrency=running,
-                    trace=self._trace(entry, n_output, ranks),
-                )
-            )
-        return generations
+        self._preemptions += sum(out.metrics.num_preemptions for out in finished)
+        return [
+            self._generation(out, entry, running, self._trace(entry, out, [rank[index] for rank in facts]))
+            for index, (out, entry) in enumerate(zip(finished, entries, strict=True))
+        ]
 
-    def _trace(self, entry: _Open, n_output: int, ranks: Sequence[RankFacts | None]) -> EvictionTrace:
-        """Raises PolicyNotActive when the events are not the formula's, Retryable for a preempted request."""
+    def _generation(self, out: RequestOutput, entry: _Open, running: int, trace: EvictionTrace | None) -> Generation:
+        stats: Any = out.metrics
+        completion = out.outputs[0]
+        n_output = len(completion.token_ids)
+        return Generation(
+            request_id=out.request_id,
+            text=completion.text,
+            token_ids=tuple(completion.token_ids),
+            n_prompt=len(entry.request.prompt_token_ids),
+            n_output=n_output,
+            finish_reason=str(completion.finish_reason),
+            queue_seconds=max(stats.scheduled_ts - stats.queued_ts, 0.0),
+            ttft_seconds=max(stats.first_token_ts - stats.queued_ts, 0.0),
+            e2e_seconds=time.monotonic() - entry.submitted,
+            decode_tokens_per_second=_rate(n_output - 1, stats.last_token_ts - stats.first_token_ts),
+            preemptions=stats.num_preemptions,
+            concurrency=running,
+            trace=trace,
+        )
+
+    def _trace(self, entry: _Open, out: RequestOutput, ranks: Sequence[RankFacts | None]) -> EvictionTrace:
+        """Raises PolicyNotActive when the events are not the formula's."""
         prompt, name = len(entry.request.prompt_token_ids), entry.request.request_id
+        n_output = len(out.outputs[0].token_ids)
         if entry.schedule is None:
             return full_trace(prompt, max(prompt + n_output - 1, prompt), self._heads)
         known = [rank for rank in ranks if rank is not None]
         if len(known) != len(ranks) or not known:
             raise PolicyNotActive(f"request {name!r}: the worker knows nothing of it; eviction was not active")
-        if any(rank.resumed for rank in known):
-            raise Retryable(f"request {name!r} was preempted; its row would not be comparable")
         trace = merge(known, expected_events(entry.schedule.lengths, prompt, n_output))
         if trace.events != trace.expected_events:
             raise PolicyNotActive(
@@ -238,6 +252,7 @@ class VllmEngine:
         found: dict[str, str] = vllm.collective_rpc("evictbench_describe")[0]
         core: Any = vllm.engine_core
         managers = core.engine_core.scheduler.kv_cache_manager.coordinator.single_type_managers
+        found["scheduler"] = type(core.engine_core.scheduler).__name__
         found["manager"] = ",".join(sorted({type(manager).__name__ for manager in managers}))
         wanted = {
             "backend": "EvictingCPUBackend",
@@ -245,6 +260,7 @@ class VllmEngine:
             "impl": "EvictingImpl",
             "spec": "EvictingAttentionSpec",
             "manager": EvictingManager.__name__,
+            "scheduler": EvictingScheduler.__name__,
         }
         if found != wanted:
             raise PolicyNotActive(f"the plugin is not in place: {found}, expected {wanted}")
@@ -270,7 +286,7 @@ class VllmEngine:
         return self._vllm
 
 
-def _sampling_params(request: Request, schedule: Schedule | None, *, reads_cache: bool) -> SamplingParams:
+def _sampling_params(request: Request, schedule: Schedule | None) -> SamplingParams:
     sampling = request.sampling
     return SamplingParams(
         temperature=sampling.temperature,
@@ -280,7 +296,6 @@ def _sampling_params(request: Request, schedule: Schedule | None, *, reads_cache
         max_tokens=sampling.max_tokens,
         # greedy needs no generator, and one per request costs a call per row and step
         seed=sampling.seed % (1 << 63) if sampling.temperature > 0 else None,
-        skip_reading_prefix_cache=not reads_cache,
         extra_args=to_extra_args(request.eviction) if schedule is not None and request.eviction is not None else None,
     )
 

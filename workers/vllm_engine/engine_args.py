@@ -32,6 +32,7 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
         settings.check_pool(blocks - 1, spec.block_size, spec.max_model_len)
     plugin = {
         "worker_cls": "workers.vllm_engine.cpu_worker.EvictingCPUWorker",
+        "scheduler_cls": "workers.vllm_engine.scheduler.EvictingScheduler",
         "worker_extension_cls": "workers.vllm_engine.cpu_worker.EvictionExtension",
         "additional_config": {KEY: settings.as_config() if settings else {}},
     }

@@ -38,6 +38,7 @@ class EngineSettings:
     keep_ceiling, interval, max_prompt_tokens  tokens, see workers.api.EngineSpec
     needs        what policies of this engine may ask for
     calibration  file of statistics where needs.calibration asks for them
+    default      JSON text of the entry that requests without one follow; empty: they do not evict
     """
 
     keep_ceiling: int
@@ -45,6 +46,7 @@ class EngineSettings:
     max_prompt_tokens: int
     needs: Needs = NOTHING
     calibration: str = ""
+    default: str = ""
 
     @classmethod
     def from_additional_config(cls, config: object) -> EngineSettings | None:
@@ -59,7 +61,11 @@ class EngineSettings:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingsError(f"{place}[{name!r}] must be a positive integer, got {value!r}")
         needs = _needs(raw.get("needs") or {}, f"{place}['needs']")
-        return cls(**sizes, needs=needs, calibration=str(raw.get("calibration", "")))
+        default = raw.get("default") or ""
+        if default and not isinstance(default, str):
+            default = json.dumps(default)
+        from_extra_args({KEY: default} if default else None)
+        return cls(**sizes, needs=needs, calibration=str(raw.get("calibration", "")), default=default)
 
     def as_config(self) -> dict[str, Any]:
         """What from_additional_config reads back; defaults are left out."""

@@ -29,7 +29,6 @@ class RequestState:
     policy    None when the request does not evict
     events    selections made, or tokens overwritten in place
     crc       kept_crc so far
-    resumed   True once it was preempted: its row must not count (contracts.md section 3)
     record    its record in records.Records, None when its policy needs none
     """
 
@@ -41,7 +40,6 @@ class RequestState:
     schedule: Schedule
     events: int = 0
     crc: int = 0
-    resumed: bool = False
     record: int | None = None
 
 
@@ -105,10 +103,7 @@ class Requests:
         policy, schedule = resolve_policy(eviction, prompt, admitted, self.settings)
         row = self._take_row()
         record = self.records.take() if self.records is not None and policy is not None and recorded(policy) else None
-        resumed = old is not None or admitted > prompt
-        self._states[request_id] = RequestState(
-            row, prompt, admitted, eviction, policy, schedule, resumed=resumed, record=record
-        )
+        self._states[request_id] = RequestState(row, prompt, admitted, eviction, policy, schedule, record=record)
         self.peak[row] = self.total[row] = self.steps[row] = 0
         self.newest[row] = -1
 

@@ -25,7 +25,6 @@ class RankFacts:
 
     events: int
     overflow: bool
-    resumed: bool
     share_min: float
     share_sum: float
     cells: int
@@ -51,7 +50,6 @@ def measure(core: EvictionCore, request_id: str) -> RankFacts | None:
     return RankFacts(
         events=state.events,
         overflow=state.schedule.overflow,
-        resumed=state.resumed,
         share_min=share_min,
         share_sum=share_mean * cells,
         cells=cells,

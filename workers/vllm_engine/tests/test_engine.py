@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from vllm import SamplingParams
 
 from policies.budget import Overflow, Protection
 from workers.api import Generation, Request
@@ -19,6 +20,8 @@ from workers.errors import Fatal, PolicyNotActive
 from workers.transformers_engine.dense import DenseReference
 from workers.vllm_engine.engine import VllmEngine
 from workers.vllm_engine.events import EvictionCore
+from workers.vllm_engine.physical import event_lengths
+from workers.vllm_engine.settings import to_extra_args
 from workers.vllm_engine.tests.cases import (
     FIRST,
     INTERVAL,
@@ -199,6 +202,50 @@ def test_aborted_requests_leave_no_state(engine: VllmEngine, batched: dict[str, 
     assert [made.request_id for made in remaining] == ["b"]
     assert len(requests._free) == free
     assert engine.counters().running == 0
+
+
+def test_preempted_rows_alone_are_given_back_and_run_again(
+    engine: VllmEngine, batched: dict[str, Generation], stock: dict[str, Any]
+) -> None:
+    names = ["random-1", "random_inplace-1", "longer-than-keep"]
+    evicting = [r for r in grid() if r.request_id in names]
+    before = engine.counters().preemptions
+    engine.submit([*evicting, request("full-0", PROMPTS[0], None)])
+    for _ in range(90):
+        assert not engine.step()
+    engine._started().engine_core.engine_core.scheduler.reset_prefix_cache(reset_running_requests=True)
+    done: dict[str, Generation] = {}
+    while len(done) < 4:
+        done.update({generation.request_id: generation for generation in engine.step()})
+    assert engine.counters().preemptions == before + 4
+    assert done["full-0"].token_ids == stock["tokens"][0]
+    assert done["full-0"].preemptions == 1
+    assert {name: (done[name].finish_reason, done[name].trace) for name in names} == dict.fromkeys(
+        names, ("abort", None)
+    )
+    again = run(engine, evicting)
+    assert [(again[name].token_ids, again[name].trace) for name in names] == [
+        (batched[name].token_ids, batched[name].trace) for name in names
+    ]
+
+
+def test_a_request_of_another_client_resumes_after_preemption(engine: VllmEngine) -> None:
+    """As under vllm serve, where nobody gives it up: it goes on with its outputs admitted, events as they then follow."""
+    vllm, arm = engine._started(), eviction("random", Protection.PROMPT)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, extra_args=to_extra_args(arm))
+    internal = vllm.add_request("foreign", {"prompt_token_ids": list(SECOND)}, params)
+    outputs: list[Any] = []
+    for step in range(400):
+        if step == 120:
+            vllm.engine_core.engine_core.scheduler.reset_prefix_cache(reset_running_requests=True)
+        outputs += [out for out in vllm.step() if out.finished]
+        if outputs:
+            break
+    assert len(outputs[0].outputs[0].token_ids) == TOKENS
+    facts = vllm.collective_rpc("evictbench_pop_traces", args=([internal],))[0][0]
+    admitted = len(SECOND) + 120
+    lengths = event_lengths(112, INTERVAL, admitted)
+    assert facts.events == lengths.events(len(SECOND) + TOKENS - 1) == 2
 
 
 def test_a_small_pool_queues_and_never_preempts(engine: VllmEngine) -> None:

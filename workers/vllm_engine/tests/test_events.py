@@ -121,12 +121,17 @@ def test_a_used_row_starts_afresh(together: dict[str, EvictionTrace]) -> None:
         assert {name: trace([used], name) for name in REQUESTS} == together
 
 
-def test_a_resumed_request_is_marked_and_counts_its_outputs_as_admitted() -> None:
+def test_a_resumed_request_starts_again_with_its_outputs_admitted() -> None:
     resumed = core()
     drive(resumed, ["random"], 10)
     resumed.requests.add("random", PROMPTS["random"], PROMPTS["random"] + 10, to_extra_args(REQUESTS["random"]))
     resumed.step(["random"], np.array([0]), np.array([19]), NOTHING)
-    assert facts(resumed, "random").resumed
+    state = resumed.requests.batch(["random"]).states[0]
+    # 19 admitted tokens and 4 recent ones fit into 24, so lengths are those of a request with 9
+    assert (state.admitted, state.schedule.prot, state.schedule.lengths.start) == (19, 9, 28)
+    for n in range(19, 60):
+        resumed.step(["random"], np.array([n]), np.array([1]), NOTHING)
+    assert facts(resumed, "random").events == state.schedule.lengths.events(60) == 8
 
 
 def test_a_request_without_eviction_must_not_outgrow_its_blocks() -> None:
