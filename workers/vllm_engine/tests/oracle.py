@@ -29,7 +29,7 @@ from workers.vllm_engine.tests.cases import (
     start,
 )
 
-KEEP, TOKENS = 96, 110
+KEEP, TOKENS = 64, 110
 PROTECTIONS = tuple(Protection)
 TESTED = str(Path(__file__).with_name("greedy_for_needs.py"))
 

@@ -230,7 +230,7 @@ def test_preempted_rows_alone_are_given_back_and_run_again(
 
 
 def test_a_request_of_another_client_resumes_after_preemption(engine: VllmEngine) -> None:
-    """As under vllm serve, where nobody gives it up: it goes on with its outputs admitted, events as they then follow."""
+    """As under vllm serve, where nobody gives it up: it goes on with its outputs admitted."""
     vllm, arm = engine._started(), eviction("random", Protection.PROMPT)
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, extra_args=to_extra_args(arm))
     internal = vllm.add_request("foreign", {"prompt_token_ids": list(SECOND)}, params)
