@@ -33,7 +33,7 @@ def cells_of(reader: Reader, campaign: str | None) -> pd.DataFrame:
     found = found[~found["cell_id"].isin(simulated)]
     waiting = planned[~planned["cell_id"].isin({*found["cell_id"], *simulated})]
     cells = pd.concat([found.astype(object), waiting.astype(object)]) if len(waiting) else found.astype(object)
-    sizes = plan.set_index("cell_id")[["n_problems", "samples_min"]].astype(object)
+    sizes = plan.set_index("cell_id")[["n_problems", "samples_max"]].astype(object)
     cells = cells.join(sizes.set_axis(["planned_problems", "planned_samples"], axis="columns"), on="cell_id")
     counts = ["rows", "graded", "invalid"]
     cells[counts] = cells[counts].fillna(0).astype(int)

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from orchestrator import adaptive
 from orchestrator.backend import ENGINES, Backend
 from orchestrator.cells import TaskRef
 from orchestrator.chunks import BLOCK, ChunkId
@@ -97,6 +98,7 @@ def prepare(path: Path, store: Path | None = None, scale: float | None = None) -
         job = scaled(job, scale)
     plan = expand(job)
     opened = Store.open(store or job.execution.store)
+    plan = adaptive.decided(plan, opened.paths.root)
     committed = frozenset(opened.committed(planned.cell_id for planned in plan.cells))
     _refuse_changed_tasks(plan, opened, committed)
     for task in plan.tasks.values():
@@ -111,7 +113,7 @@ def submit(prepared: Prepared) -> list[str]:
     resolved = dict(prepared.job.resolved())
     changes = differences(campaign.resolved(), resolved)
     known = set(campaign.plan()["cell_id"].to_pylist())
-    rows = [plan_row(p.cell, p.n_problems, p.samples_min, p.samples_max, float(p.expected_tokens)) for p in plan.cells]
+    rows = plan_rows(plan)
     try:
         campaign.submit(prepared.job.source.text, resolved, environment(), rows)
         campaign.ask(Control.RUN)
@@ -125,6 +127,11 @@ def submit(prepared: Prepared) -> list[str]:
             f"{len(known - now)} no longer in the job (their rows stay in the store)"
         )
     return changes if known else []
+
+
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Planned cells as the store keeps them."""
+    return [plan_row(p.cell, p.n_problems, p.samples_min, p.samples_max, float(p.expected_tokens)) for p in plan.cells]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -185,10 +192,19 @@ def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend],
             # Ray takes SIGTERM for itself when it starts.
             with signals(interrupt), view_for(console) as view:
                 observers = _observers(prepared, settings.name, view, options.metrics)
-                driver = Driver(prepared.plan, prepared.store, backend, settings, observers)
+                driver = Driver(prepared.plan, prepared.store, backend, settings, observers, partial(_grown, prepared))
                 return driver.run(view, interrupt)
         finally:
             backend.close()
+
+
+def _grown(prepared: Prepared, plan: Plan) -> Plan:
+    """The plan after another look at the rows; recorded if it asks for more samples than before."""
+    after = adaptive.decided(plan, prepared.store.paths.root)
+    if after.cells != plan.cells:
+        with suppress(OSError):  # the plan in the store lags, and the next look records it
+            prepared.campaign.replan(plan_rows(after))
+    return after
 
 
 def _observers(prepared: Prepared, driver: str, view: View, metrics: tuple[str, int] | None) -> tuple[Observer, ...]:

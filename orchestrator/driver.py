@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -118,8 +118,11 @@ class Driver:
         backend: Backend,
         settings: Settings,
         observers: Sequence[Observer] = (),
+        grown: Callable[[Plan], Plan] = lambda plan: plan,
     ) -> None:
-        self._observers = observers
+        """`grown` gives the plan after another look at the rows, where their number depends on what they show."""
+        self._observers, self._grown = observers, grown
+        self._judged = -1
         self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
         self._campaign: Campaign = store.campaign(plan.job.name)
         self._state = State(settings.limits, settings.prefix)
@@ -146,12 +149,14 @@ class Driver:
         self._grading.add(ungraded(self._store, self._plan, done))
         self._look_at_nodes()
         self._tell(Added(self._planned(done), self._now()))
-        while not self._state.finished and interrupt.count < 2:
-            self._turn(interrupt)
-        deadline = self._now() + _GRADE_SECONDS
-        while self._grading.left and interrupt.count < 2 and self._now() < deadline:
-            self._turn(interrupt)
-        return self._outcome(interrupt)
+        while True:
+            while not self._state.finished and interrupt.count < 2:
+                self._turn(interrupt)
+            deadline = self._now() + _GRADE_SECONDS
+            while self._grading.left and interrupt.count < 2 and self._now() < deadline:
+                self._turn(interrupt)
+            if self._stopped or interrupt.count or not self._grow():
+                return self._outcome(interrupt)
 
     def _now(self) -> float:
         return time.monotonic()
@@ -231,6 +236,7 @@ class Driver:
         self._look_at_nodes()
         self._obey(self._campaign.control())
         self._show_life()
+        self._grow()
         budget = self._settings.gpu_hours
         if budget is not None and self._place_seconds > budget * 3600:
             self._stop(f"the budget of {budget:g} GPU-hours is spent")
@@ -247,6 +253,21 @@ class Driver:
             self._tell(Retry(self._now()))
             with suppress(OSError):
                 self._campaign.ask(Control.RUN)
+
+    def _grow(self) -> bool:
+        """Hand in what the results so far call for; True if that is more than before."""
+        committed = self._state.books.committed
+        if self._grading.left or committed == self._judged:
+            return False
+        self._judged = committed
+        plan = self._grown(self._plan)
+        if plan is self._plan or plan.cells == self._plan.cells:
+            return False
+        self._plan = plan
+        done = self._store.committed(planned.cell_id for planned in plan.cells)
+        self._tell(Added(self._planned(done), self._now()))
+        self._view.say(f"more samples where intervals are still wide: {self._state.books.rows[Status.PENDING]:,} rows")
+        return True
 
     def _show_life(self) -> None:
         rows = self._state.books.rows

@@ -105,9 +105,6 @@ class _Point:
 
 def expand(job: JobSpec, resources: Resources | None = None) -> Plan:
     """Multiply a job out. Raises UserError with every reason why it cannot run as written."""
-    if job.samples is not None and job.samples.adaptive:
-        place, number = job.place("samples"), job.samples.max
-        raise UserError(f"{place}: adaptive sampling is not built yet. Write a number, as in samples: {number}.")
     found = resources or (ScaledResources(job.scale) if job.scale else LocalResources())
     mistakes: list[str] = []
     models = _loaded(load_model, job, len(job.models), found, mistakes)
@@ -259,7 +256,7 @@ def _planned(
             cell_id=cell_id,
             arm=point.arm,
             n_problems=len(point.task.problems),
-            samples_min=samples[cell_id],
+            samples_min=job.samples.min if job.samples is not None else samples[cell_id],
             samples_max=samples[cell_id],
             engine=specs[cell_id],
             expected_tokens=min(expected[cell.task], cell.sampling.max_tokens),

@@ -18,7 +18,7 @@ from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator import history
+from orchestrator import adaptive, history
 from orchestrator.cells import Cell, ModelRef, TaskRef
 from orchestrator.grid import expand
 from orchestrator.outline import OUTLINE_NOTE, OutlineResources
@@ -52,7 +52,7 @@ def command(job: Path, store: Path | None, style: str, scale: float | None, outl
         plan = expand(spec, OutlineResources())
         expected = forecast(replace(plan, notes=(*plan.notes, OUTLINE_NOTE)), history.History(), str(where))
     else:
-        plan = expand(spec)
+        plan = adaptive.decided(expand(spec), where)
         expected = forecast(plan, history.read(where, plan), str(where))
     if style == "json":
         click.echo(json.dumps(as_json(expected), indent=2))

@@ -57,6 +57,10 @@ class Campaign:
         self._replace("spec.yaml", files.text_writer(spec))
         self._replace("resolved.json", files.json_writer(resolved))
         self._replace("environment.json", files.json_writer(environment))
+        self.replan(plan)
+
+    def replan(self, plan: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the planned cells: adaptive sampling wants more of some."""
         table = pa.Table.from_pylist([dict(row) for row in plan], schema=PLAN)
         self._replace("plan.parquet", files.table_writer(table))
 

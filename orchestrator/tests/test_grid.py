@@ -311,11 +311,6 @@ INFEASIBLE = [
         "jobs/x.yaml:7: exclude: the excludes leave no point of the grid. Remove some.",
         id="nothing left",
     ),
-    pytest.param(
-        job_text().replace("samples: 1", "samples: {min: 1, max: 4, until_width: 5}"),
-        "jobs/x.yaml:5: samples: adaptive sampling is not built yet. Write a number, as in samples: 4.",
-        id="adaptive",
-    ),
 ]
 
 

@@ -1,0 +1,90 @@
+"""Samples by results: decided for all arms of a (model, task) together, from committed and graded rows alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import adaptive
+from orchestrator.campaign import plan_rows
+from orchestrator.chunks import ChunkId, blocks_for
+from orchestrator.errors import UserError
+from orchestrator.grid import Plan, expand
+from orchestrator.spec import JobSpec
+from orchestrator.store.tests.stores import commit_block
+from orchestrator.store.writer import Store
+from orchestrator.tests.machines import Machine, job_text
+
+ARMS = "{policies: [full, random, recent], keep: 264, interval: 16}"
+
+
+def planned(samples: str = "{min: 1, max: 8, until_width: 20}", more: str = "") -> Plan:
+    return expand(JobSpec.from_text(job_text(arms=ARMS, samples=samples, more=more)), Machine())
+
+
+def commit(store: Store, plan: Plan, words: list[list[str]], first: int = 0) -> None:
+    """words[arm][sample]: outcomes of all problems, from sample `first` on."""
+    store.campaign(plan.job.name).submit("", {"name": plan.job.name}, {}, plan_rows(plan))
+    for cell, samples in zip(plan.cells, words, strict=True):
+        for sample, word in enumerate(samples, first):
+            for block in range(blocks_for(len(word))):
+                commit_block(store, cell.cell, ChunkId(cell.cell_id, sample, block), word)
+
+
+def targets(plan: Plan, store: Path) -> set[int]:
+    return {cell.samples_max for cell in adaptive.decided(plan, store).cells}
+
+
+def test_looks_double_from_min_to_max_unless_they_are_declared() -> None:
+    assert adaptive.looks(planned().job) == (1, 2, 4, 8)
+    assert adaptive.looks(planned("{min: 3, max: 10, until_width: 2}").job) == (3, 6, 10)
+    assert adaptive.looks(planned(more="analysis: {looks: [2, 5]}\n").job) == (2, 5, 8)
+
+
+def test_a_fixed_number_is_left_alone(tmp_path: Path) -> None:
+    plan = planned("2")
+    assert adaptive.decided(plan, tmp_path) is plan
+
+
+def test_every_cell_starts_with_the_first_look_and_says_so(tmp_path: Path) -> None:
+    plan = adaptive.decided(planned(), tmp_path / "none")
+    assert {cell.samples_max for cell in plan.cells} == {1}
+    assert len(plan.missing(())) == 3 * blocks_for(16)
+    assert any("looks after 1, 2, 4, 8" in note for note in plan.notes)
+
+
+def test_narrow_intervals_stop_and_one_wide_arm_takes_all_arms_along(tmp_path: Path) -> None:
+    plan = planned()
+    narrow, wide = Store.open(tmp_path / "narrow"), Store.open(tmp_path / "wide")
+    commit(narrow, plan, [["1" * 16], ["1" * 16], ["1" * 16]])
+    assert targets(plan, tmp_path / "narrow") == {1}
+    commit(wide, plan, [["1" * 16], ["10" * 8], ["1" * 16]])
+    assert targets(plan, tmp_path / "wide") == {2}
+
+
+def test_a_look_waits_for_every_arm_and_the_last_one_ends_it(tmp_path: Path) -> None:
+    plan = planned("{min: 1, max: 2, until_width: 20}")
+    store = Store.open(tmp_path)
+    commit(store, plan, [["1" * 16], ["10" * 8], []])
+    assert targets(plan, tmp_path) == {1}, "recent has no rows yet"
+    commit(store, plan, [[], [], ["1" * 16]])
+    assert targets(plan, tmp_path) == {2}
+    commit(store, plan, [["1" * 16], ["01" * 8], ["1" * 16]], first=1)
+    assert targets(plan, tmp_path) == {2}
+
+
+def test_the_decision_counts_only_samples_of_its_look(tmp_path: Path) -> None:
+    plan = planned("{min: 1, max: 4, until_width: 20}")
+    store = Store.open(tmp_path)
+    commit(store, plan, [["1" * 16], ["10" * 8], ["1" * 16]])
+    commit(store, plan, [["1" * 16], ["1" * 16], ["1" * 16]], first=1)
+    wide = adaptive.decided(plan, tmp_path)
+    assert {cell.samples_max for cell in wide.cells} == {4}
+    assert wide.missing(store.committed(cell.cell_id for cell in wide.cells))[0].sample == 2
+
+
+@pytest.mark.parametrize("samples", ["{min: 1, max: 8}", "{min: 8, max: 1, until_width: 2}"])
+def test_a_rule_that_cannot_stop_or_begin_is_refused(samples: str) -> None:
+    with pytest.raises(UserError, match="samples"):
+        planned(samples)
