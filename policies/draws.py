@@ -81,17 +81,16 @@ class Draw:
     heads: tuple[int, ...]
     device: torch.device = field(default=_CPU, kw_only=True)
 
-    def keys(self, slots: int) -> torch.Tensor:
-        """Integer keys in [0, 2^63), int64 [L, H, slots]: the first 63 random bits, so ties are improbable."""
-        if self.device != _CPU:
-            return self._launch(self.heads, slots)
-        return _keys(*self._words(self.heads, np.arange(slots, dtype=np.uint64)))
+    def keys(self, slots: int, first: int = 0) -> torch.Tensor:
+        """Integer keys in [0, 2^63), int64 [L, H, slots]: the first 63 random bits, so ties are improbable.
 
-    def shared_keys(self, slots: int) -> torch.Tensor:
-        """Integer keys shared by the heads of a layer, int64 [L, 1, slots]."""
-        if self.device != _CPU:
-            return self._launch((SHARED_HEAD,), slots)
-        return _keys(*self._words((SHARED_HEAD,), np.arange(slots, dtype=np.uint64)))
+        first   slots before it need no key of their own and may get any
+        """
+        return self._slot_keys(self.heads, slots, first)
+
+    def shared_keys(self, slots: int, first: int = 0) -> torch.Tensor:
+        """Integer keys shared by the heads of a layer, int64 [L, 1, slots]; `first` as for keys."""
+        return self._slot_keys((SHARED_HEAD,), slots, first)
 
     def block_keys(self, slots: int, block: int) -> torch.Tensor:
         """Keys of runs of `block` slots counted from slot 0, int64 [L, H, slots]; a run has its first slot's key."""
@@ -106,6 +105,12 @@ class Draw:
             return self._launch(self.heads, slots, uniform=True)
         word, _ = self._words(self.heads, np.arange(slots, dtype=np.uint64))
         return torch.from_numpy((word >> np.uint64(8)).astype(np.float32)) * 2.0**-24
+
+    def _slot_keys(self, heads: tuple[int, ...], slots: int, first: int) -> torch.Tensor:
+        if self.device != _CPU:
+            return self._launch(heads, slots)
+        keys = _keys(*self._words(heads, np.arange(first, slots, dtype=np.uint64)))
+        return torch.nn.functional.pad(keys, (first, 0))
 
     def _launch(self, heads: tuple[int, ...], slots: int, run: int = 1, uniform: bool = False) -> torch.Tensor:
         from policies.kernels.philox import draw  # noqa: PLC0415 - triton exists only where a GPU may

@@ -33,11 +33,11 @@ class GivenDraw(Draw):
     u: torch.Tensor
     first: int = 0
 
-    def keys(self, slots: int) -> torch.Tensor:
-        """The bits of numbers >= 0, which rank as the numbers do."""
+    def keys(self, slots: int, first: int = 0) -> torch.Tensor:
+        """The bits of numbers >= 0, which rank as the numbers do; those before `first` do not matter."""
         return self.uniform(slots).contiguous().view(torch.int64)
 
-    def shared_keys(self, slots: int) -> torch.Tensor:
+    def shared_keys(self, slots: int, first: int = 0) -> torch.Tensor:
         """The first head's."""
         return self.keys(slots)[:, :1]
 
