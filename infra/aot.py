@@ -19,7 +19,7 @@ import pkgutil
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,16 +39,22 @@ BEGIN, END = "<!-- aot: begin -->", "<!-- aot: end -->"
 
 @dataclass(frozen=True)
 class Cost:
-    """What ptxas says of one compiled kernel: registers a thread, bytes of spill stores and loads, of shared memory."""
+    """What the compiler says of one kernel: registers a thread, bytes of spill stores and loads, of shared memory.
+
+    unstaged   stores that follow a load without a barrier, in a kernel that must have one (launch.staged)
+    """
 
     registers: int
     spills: int
     shared: int
+    unstaged: int
 
     def fault(self, arch: int) -> str | None:
         """Why this kernel must not ship, or None."""
         if self.spills:
             return f"spills {self.spills} bytes"
+        if self.unstaged:
+            return f"has {self.unstaged} stores after a load without a barrier in between"
         if self.shared > SHARED_LIMIT[arch] * 1024:
             return f"wants {self.shared} bytes of shared memory, a block has {SHARED_LIMIT[arch]} KiB"
         return None
@@ -90,7 +96,18 @@ def compiled(kernel: Any, launch: Launch, arch: int) -> Cost:
         registers=int(_found(r"Used (\d+) registers", text)),
         spills=int(_found(r"(\d+) bytes spill stores", text)) + int(_found(r"(\d+) bytes spill loads", text)),
         shared=result.metadata.shared,
+        unstaged=_unstaged(result.asm["ptx"]) if getattr(kernel, "staged", False) else 0,
     )
+
+
+def _unstaged(ptx: str) -> int:
+    """Global stores of a basic block with no barrier after its last global load."""
+    count, loaded = 0, False
+    for line in ptx.splitlines():
+        if re.search(r"ld\.global|bar\.sync|^\$L__BB", line):
+            loaded = "ld.global" in line
+        count += loaded and "st.global" in line
+    return count
 
 
 def _found(pattern: str, text: str) -> str:
@@ -100,18 +117,27 @@ def _found(pattern: str, text: str) -> str:
     return match[1]
 
 
-def label(launch: Launch) -> str:
-    """Kernel and the constants that tell its variants apart; strides follow from the sizes."""
-    told = [f"{k}={v}" for k, v in launch.constants if not k.startswith("STRIDE") and k not in ("BITS", "SIZE_PADDED")]
-    return f"`{launch.kernel}` {' '.join(told)}"
+def labels(found: Iterable[Launch]) -> dict[Launch, str]:
+    """Kernel, and the constants in which its launches differ."""
+    by_kernel: dict[str, list[Launch]] = {}
+    for launch in found:
+        by_kernel.setdefault(launch.kernel, []).append(launch)
+    named = {}
+    for kernel, same in by_kernel.items():
+        shared = set.intersection(*(set(launch.constants) for launch in same))
+        for launch in same:
+            told = (f"{name}={value}" for name, value in launch.constants if (name, value) not in shared)
+            named[launch] = " ".join((f"`{kernel}`", *told))
+    return named
 
 
 def rows(costs: dict[Launch, dict[int, Cost]], architectures: list[int]) -> Iterator[str]:
     """A Markdown table: a row a launch, a column an architecture."""
     yield "| kernel | warps | " + " | ".join(f"sm_{arch}" for arch in architectures) + " |"
     yield "|---|---|" + "---|" * len(architectures)
+    named = labels(costs)
     for launch, by_arch in costs.items():
-        cells = [label(launch), str(dict(launch.options)["num_warps"]), *(str(by_arch[arch]) for arch in architectures)]
+        cells = [named[launch], str(dict(launch.options)["num_warps"]), *(str(by_arch[arch]) for arch in architectures)]
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -145,7 +171,7 @@ def main() -> None:
     if arguments.launches:
         arguments.launches.write_text(json.dumps(sorted(str(launch) for launch in found)))
     faults = [
-        f"{label(launch)} on sm_{arch}: {cost.fault(arch)}"
+        f"{labels(costs)[launch]} on sm_{arch}: {cost.fault(arch)}"
         for launch, by_arch in costs.items()
         for arch, cost in by_arch.items()
         if cost.fault(arch)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from policies.compaction import Moves
-from policies.kernels.launch import kernel, launch
+from policies.kernels.launch import kernel, launch, staged
 from policies.kernels.paged import Events, PagedCache, layer_base, meta, row_offsets
 
 _ROWS = 32
@@ -73,6 +73,7 @@ def fill_holes_reference(cache: PagedCache, positions: torch.Tensor, events: Eve
     _move_reference(cache, positions, events, moves.src, moves.dst)
 
 
+@staged
 @kernel
 def _shift_down(
     pointers: tl.tensor,

@@ -65,7 +65,7 @@ def _write(
     STRIDE_SLOT: tl.constexpr,
     STRIDE_HEAD: tl.constexpr,
 ) -> None:
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_mapping + token)
     if slot >= 0:
         offset = slot // BLOCK * STRIDE_BLOCK + slot % BLOCK * STRIDE_SLOT + head * STRIDE_HEAD

@@ -51,6 +51,12 @@ def kernel(fn: Callable[..., Any]) -> Any:
     return triton.jit(fn, do_not_specialize=runtime, do_not_specialize_on_alignment=[])
 
 
+def staged(jitted: Any) -> Any:
+    """Mark a kernel whose writes may hit what it reads: infra/aot.py refuses it when no barrier stands in between."""
+    jitted.staged = True
+    return jitted
+
+
 @contextmanager
 def watch(watcher: Watcher, run: bool = True) -> Iterator[None]:
     """Call watcher(kernel, launch) at every launch; with run=False none runs, so arguments may be meta tensors."""
