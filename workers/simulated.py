@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from policies.budget import Budget, effective_keep, protected_tokens
+from policies.budget import Budget, effective_keep, protected_prefix
 from workers.api import AGE_BINS, Counters, EngineSpec, Eviction, EvictionTrace, Generation, Provenance, Request
 from workers.errors import Fatal
 from workers.vllm_engine.physical import event_lengths
@@ -149,8 +149,9 @@ def _digest(request: Request) -> int:
 
 def _keep(request: Request, eviction: Eviction) -> int:
     prompt = len(request.prompt_token_ids)
-    prot = protected_tokens(eviction.protection, prompt, eviction.n_sink)
-    return effective_keep(Budget(eviction.keep, eviction.recent, eviction.recent), prompt, prot, eviction.overflow)
+    budget = Budget(eviction.keep, eviction.recent, eviction.recent)
+    prot = protected_prefix(budget, eviction.protection, prompt, eviction.n_sink, eviction.overflow)
+    return effective_keep(budget, prompt, prot, eviction.overflow)
 
 
 def _generation(run: _Running, now: float, interval: int) -> Generation:

@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, DynamicCache
 
 from policies.base import Needs, Policy, Replacer, Scorer
-from policies.budget import Budget, effective_keep, protected_tokens
+from policies.budget import Budget, effective_keep, protected_prefix
 from policies.calibration import Calibration
 from policies.compaction import plan
 from policies.draws import Draw, inplace_victims
@@ -166,8 +166,8 @@ class _Request:
         self.policy: Policy = build(eviction.policy, eviction.params)
         self._eviction, self._prompt, self._interval = eviction, prompt, interval
         self._layers, self._heads, self._events = tuple(layers), tuple(heads), 0
-        self._prot = protected_tokens(eviction.protection, prompt, eviction.n_sink)
         budget = Budget(eviction.keep, interval, eviction.recent)
+        self._prot = protected_prefix(budget, eviction.protection, prompt, eviction.n_sink, eviction.overflow)
         self._keep = effective_keep(budget, prompt, self._prot, eviction.overflow)
         self.table = torch.arange(prompt).repeat(len(layers), len(heads), 1)
 

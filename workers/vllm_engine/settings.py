@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from policies import budget
 from policies.base import Needs
-from policies.budget import Budget, Overflow, Protection, effective_keep, protected_tokens
+from policies.budget import Budget, Overflow, Protection, effective_keep
 from workers.api import Eviction
 from workers.vllm_engine.physical import Lengths, event_lengths, in_place_lengths, reserved_tokens
 
@@ -159,11 +160,9 @@ def from_extra_args(extra_args: Mapping[str, Any] | None) -> Eviction | None:
 
 
 def protected_prefix(eviction: Eviction, prompt: int) -> int:
-    """`prot` in tokens after the overflow rule; `published` shortens it to K - recent - 1 (contracts.md section 1)."""
-    prot = protected_tokens(eviction.protection, prompt, eviction.n_sink)
-    if eviction.overflow is Overflow.PUBLISHED and prot + eviction.recent > eviction.keep:
-        return eviction.keep - eviction.recent - 1
-    return prot
+    """`prot` in tokens after the overflow rule (contracts.md section 1)."""
+    rule = Budget(eviction.keep, eviction.recent, eviction.recent)
+    return budget.protected_prefix(rule, eviction.protection, prompt, eviction.n_sink, eviction.overflow)
 
 
 def resolve(eviction: Eviction, prompt: int, admitted: int, interval: int, *, in_place: bool) -> Schedule:
