@@ -10,6 +10,7 @@ measured, and the CPU measures one request: the table says how many, and extrapo
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import platform
 import statistics
@@ -194,9 +195,15 @@ def counted(call: Callable[[], int]) -> tuple[int, int]:
 
 
 def policies_here() -> list[Policy]:
-    """Every registered policy that evicts, with its defaults; `random` first."""
-    built = [registry.build(name, {}) for name in registry.names() if registry.get(name).evicts]
+    """Every registered policy that evicts and whose parameters have defaults; `random` first."""
+    built = [registry.build(name, {}) for name in registry.names() if registry.get(name).evicts and not required(name)]
     return sorted(built, key=lambda policy: (policy.name != "random", policy.name))
+
+
+def required(name: str) -> list[str]:
+    """Parameters of a policy that have no default, so that it cannot be measured without more."""
+    declared = dataclasses.fields(registry.get(name))
+    return [f.name for f in declared if f.default is f.default_factory is dataclasses.MISSING]
 
 
 def measure(keep: int, requests: int, args: argparse.Namespace) -> Iterator[Row]:
@@ -308,6 +315,11 @@ def main() -> None:
         "An event is score, select, slot map and moved rows of keys and values. `random_inplace` has none: its line is",
         "the victims of one interval of 64 tokens. What policies cost between events (attention mass of every step for",
         "`h2o`, recorded queries) is not in here.",
+        *(
+            f"Not measured: `{name}`, which needs {', '.join(lacks)}."
+            for name in registry.names()
+            if (lacks := required(name))
+        ),
         "",
         *table(rows, top),
     ]
