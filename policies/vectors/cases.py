@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from policies.base import Scorer
-from policies.budget import Budget, Layout, Overflow, Protection, layout
+from policies.budget import Budget, Layout, Overflow, Protection, layout, protected_tokens
 from policies.draws import Draw
 from policies.registry import build, get
 from policies.select import rank, select
@@ -83,6 +83,8 @@ def tensor(rows: Any, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 def frame(case: Case, slots: int, *, sinks: bool = True, recent: int | None = None) -> Layout:
     """The parts of a case's event: K_total is kept whatever its prompt, unless protected and recent slots exceed it.
 
+    A case may give n_select instead of K_total.
+
     sinks    n_sink first slots are protected; False where the policy itself treats them
     recent   instead of the case's recent or window
     """
@@ -91,9 +93,11 @@ def frame(case: Case, slots: int, *, sinks: bool = True, recent: int | None = No
         recent = int(params.get("recent", params.get("window", 0)))
     protection = Protection.PROMPT if params.get("protect_prompt") else Protection.SINKS
     n_sink = int(params.get("n_sink", 0)) if sinks or protection is Protection.PROMPT else 0
+    prompt = int(params.get("prompt_len", 0))
+    keep = params.get("K_total", protected_tokens(protection, prompt, n_sink) + int(params.get("n_select", 0)) + recent)
     # `window` cases keep their window, whatever the interval
-    budget = Budget(int(params["K_total"]), max(recent, 1), recent)
-    found = layout(budget, protection, int(params.get("prompt_len", 0)), n_sink, Overflow.PER_ARM)
+    budget = Budget(int(keep), max(recent, 1), recent)
+    found = layout(budget, protection, prompt, n_sink, Overflow.PER_ARM)
     return dataclasses.replace(found, prot=min(found.prot, slots))
 
 

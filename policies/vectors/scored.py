@@ -260,11 +260,10 @@ def _vase(case: Case, name: str) -> Found:
         weights = attention.snapkv(scorer, event)
         spread = value_range.value_range(event.need("values"))
     else:
-        weights = tensor(inputs["attn"])[None]
-        given = inputs.get("value_range")
-        spread = value_range.value_range(tensor(inputs["values"])[None]) if given is None else tensor(given)[None]
-        slots = int(inputs.get("S", noise.shape[2] + int(case["params"].get("recent", 0))))
-        event = view(frame(case, slots, sinks=False), noise.shape[1], slots, draw=draw)
+        weights = tensor(_given(inputs, "attn", "attention", "probabilities", "p"))[None]
+        spread = _given_width(inputs, weights)
+        slots = int(inputs.get("S", weights.shape[2] + int(case["params"].get("recent", 0))))
+        event = view(frame(case, slots, sinks=False), weights.shape[1], slots, draw=draw)
     end = event.shape[2] - event.recent
     width = value_range.with_sinks(scorer, spread[..., :end])
     chooser = scorer if "keys" in inputs else _GivenAttention(scorer, weights, spread[..., :end])
@@ -288,6 +287,24 @@ def _vase(case: Case, name: str) -> Found:
         ],
     }
     return Found(values)
+
+
+def _given(inputs: Any, *names: str) -> Any:
+    """The first of these inputs. Raises LookupError where there is none."""
+    found = [inputs[name] for name in names if name in inputs]
+    if not found:
+        raise LookupError(f"inputs need {' or '.join(names)}")
+    return found[0]
+
+
+def _given_width(inputs: Any, weights: torch.Tensor) -> torch.Tensor:
+    """Widths [1, H, N] from values, from themselves, or from a list of the slots that are widest."""
+    if "values" in inputs:
+        return value_range.value_range(tensor(inputs["values"])[None])
+    if "large" in inputs:
+        rows = inputs["large"] if isinstance(inputs["large"][0], list) else [inputs["large"]]
+        return torch.zeros_like(weights).scatter_(2, torch.tensor([rows]), 1.0)
+    return tensor(_given(inputs, "value_range", "range"))[None]
 
 
 def _found(case: Case, scorer: Windowed, event: CacheView, **more: Any) -> Found:
