@@ -35,6 +35,16 @@ class Weights:
     real: torch.Tensor
     imag: torch.Tensor
 
+    def of_heads(self, rows: Sequence[int], device: torch.device) -> Weights:
+        """Weights of some query heads, on a device."""
+        parts = (self.queries[:, :, rows], self.norms[:, rows], self.real, self.imag)
+        return Weights(*(part.to(device) for part in parts))
+
+    def of_layer(self, layer: int) -> Weights:
+        """One layer's weights, L = 1."""
+        one = slice(layer, layer + 1)
+        return Weights(self.queries[:, one], self.norms[one], self.real, self.imag)
+
 
 def score(policy: TriAttention, view: CacheView) -> torch.Tensor:
     """fp32 [L, H, S]: z-scores over the candidates, the group's maximum, and the mean over layers unless per_layer.
@@ -42,13 +52,13 @@ def score(policy: TriAttention, view: CacheView) -> torch.Tensor:
     Raises ValueError when the view has no calibration, another than the policy names, or one of another shape.
     """
     keys, statistics = view.need("keys"), _statistics(policy, view)
-    weights = event_weights(policy, statistics, view.layers, view.t)
     group = statistics.abs_mean.shape[1] // statistics.meta.kv_heads
     rows = [group * head + member for head in view.heads for member in range(group)]
+    weights = event_weights(policy, statistics, view.layers, view.t).of_heads(rows, keys.device)
     end = view.shape[2] - view.recent
     total = torch.zeros(view.shape if policy.per_layer else (1, *view.shape[1:]), device=keys.device)
     for layer in range(view.shape[0]):
-        heads = head_scores(keys[layer], _of_layer(weights, layer, rows, keys.device))
+        heads = head_scores(keys[layer], weights.of_layer(layer))
         if policy.normalize:
             heads = normalized(heads, view.prot, end)
         best = heads.unflatten(0, (view.shape[1], group)).amax(dim=1)
@@ -134,14 +144,6 @@ def reference_scores(
     terms = (scale * center.abs() * key.abs())[:, None] * phase.cos()
     per_distance = terms.sum(2)
     return norm_term + (per_distance.mean(1) if policy.aggregation == "mean" else per_distance.amax(1))
-
-
-def _of_layer(weights: Weights, layer: int, rows: Sequence[int], device: torch.device) -> Weights:
-    """One layer's weights of some query heads, on the keys' device."""
-    return Weights(
-        weights.queries[:, layer : layer + 1, rows].to(device), weights.norms[layer : layer + 1, rows].to(device),
-        weights.real.to(device), weights.imag.to(device),
-    )  # fmt: skip
 
 
 def _statistics(policy: TriAttention, view: CacheView) -> Calibration:
