@@ -6,6 +6,7 @@ from the template, so only the closing tag is required.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -15,7 +16,9 @@ THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 STOP_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|end|>", "<|eot_id|>", "\n\nHuman:")
 FINISHED = ("stop", "length")
-BOXES = ("\\boxed", "\\fbox")
+BOXES = ("\\boxed", "\\fbox", "\\framebox")
+
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 
 Finder = Callable[[str], str | None]
 Judge = Callable[[str], tuple[bool, str]]
@@ -96,8 +99,8 @@ def grade_answer(
 
 
 def _next_box(text: str, at: int) -> int | None:
-    starts = [start for mark in ("\\boxed{", "\\fbox{", "\\boxed {") if (start := text.find(mark, at)) >= 0]
-    return min(starts, default=None)
+    found = _BOX.search(text, at)
+    return found.start() if found else None
 
 
 def _closing_brace(text: str, begin: int) -> int | None:

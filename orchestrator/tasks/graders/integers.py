@@ -8,7 +8,11 @@ from orchestrator.tasks.base import Grade
 from orchestrator.tasks.graders.answers import grade_answer, last_box
 from orchestrator.tasks.graders.latex import normalise
 
-VERSION = 1
+VERSION = 2
+# the problems ask for remainders, and some answers repeat the modulus
+_MODULUS = re.compile(
+    r"\\pmod\s*\{?\s*\d+\s*\}?\s*$|\\bmod\s*\{?\s*\d+\s*\}?\s*$|(?:\\text\{\s*)?\(\s*\\?(?:mod\s*\}?|text\{mod\s*\})\s*\d+\s*\)\s*$"
+)
 _INTEGER = re.compile(r"([-+]?)\s*(\d+|\d{1,3}(?:,\d{3})+)")
 
 
@@ -25,10 +29,14 @@ def grade(gold: str, text: str, finish_reason: str) -> Grade:
 
 def parse(answer: str) -> int | None:
     """The integer that an answer comes down to, or None."""
-    text = re.split(r"=|\\Rightarrow|\\rightarrow|\\approx|\\equiv", normalise(answer))[-1]
+    text = _MODULUS.sub("", normalise(answer))
+    text = re.split(r"=|\\Rightarrow|\\rightarrow|\\approx|\\equiv", text)[-1]
     text = re.sub(r"(?<=\d)\s+[a-zA-Z]{2,}[a-zA-Z ]*$", "", text.strip())
+    # a number that is nothing but formatted words, as in \textbf{(70)}
+    text = re.sub(r"^\\text\{\s*(\(?[-+]?[\d,]+\)?)\s*\}$", r"\1", text)
     text = re.sub(r"\\text\{[^{}]*\}|\^\\circ|\\?%|\\\$|[\s{}]", "", text)
-    match = _INTEGER.fullmatch(text.rstrip("."))
+    text = re.sub(r"^\((.*)\)$", r"\1", text.rstrip("."))
+    match = _INTEGER.fullmatch(re.sub(r"\.0+$", "", text))
     if match is None or len(text) > 1000:
         return None
     value = int(match[2].replace(",", ""))

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ",
     "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "°": r"^\circ ", "∪": r"\cup ", "∩": r"\cap ",
-    "∅": r"\emptyset ", "∈": r"\in ", "⇒": r"\Rightarrow ", "→": r"\rightarrow ", "²": "^2", "³": "^3",
-    "½": r"\frac{1}{2}", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "∅": r"\emptyset ", "∈": r"\in ", "⇒": r"\Rightarrow ", "→": r"\rightarrow ", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]",
+    "⟨": r"\langle ", "⟩": r"\rangle ", "≡": r"\equiv ", "ℝ": r"\mathbb{R}", "′": "'", "″": "''",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
 }  # fmt: skip
 # NFKC would turn a superscript into a digit, so only the full-width forms of ASCII are folded.
 _FOLD = str.maketrans({**_UNICODE, **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}})
 
+# runs of raised or lowered digits are one exponent or index; ½ is 1⁄2 to Unicode
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "₀₁₂₃₄₅₆₇₈₉₊₋"
+_PLAIN = "0123456789+-"
+_VULGAR = re.compile("[¼-¾⅐-⅞]")
+
 _SPELLINGS = (
+    (re.compile(r"\\(?:left|right)\s*\."), ""),
+    (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm|rm)\s*\{?\s*(?:st|nd|rd|th)\s*\}?\s*\}?"), ""),
+    (re.compile(r"\^\s*(?:o|\{o\})(?![a-zA-Z])"), r"^\\circ "),
+    (
+        re.compile(r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp)\s*(?=\(|[a-z](?![a-zA-Z])|\d)"),
+        r"\\\1 ",
+    ),
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?(?=[\s()\[\]{}|\\/<>.]|$)"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|allowbreak|protect)(?![a-zA-Z])"), " "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
@@ -35,6 +49,10 @@ _SPELLINGS = (
     ),
     (re.compile(r"\\(?:cdotp|ast)(?![a-zA-Z])"), r"\\cdot"),
     (re.compile(r"\\colon(?![a-zA-Z])|\\mathbin\s*\{?:\}?"), ":"),
+    (re.compile(r"\\langle(?![a-zA-Z])\s*"), "("),
+    (re.compile(r"\\rangle(?![a-zA-Z])\s*"), ")"),
+    (re.compile(r"\{([^{}]+?)\\choose(?![a-zA-Z])([^{}]+)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\(?:bf|rm|it|tt|sf|sc|em)(?![a-zA-Z])\s*"), " "),
     (re.compile(r"\\(?:lbrace)(?![a-zA-Z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace)(?![a-zA-Z])"), r"\\}"),
     (re.compile(r"\\infin(?![a-zA-Z])"), r"\\infty"),
@@ -51,6 +69,8 @@ _FONTS = (
     "operatorname",
     "boxed",
     "fbox",
+    "framebox",
+    "underline",
     "textcolor",
 )
 _TEXTS = ("text", "mbox", "textbf", "textit", "textrm", "texttt", "hbox")
@@ -59,7 +79,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 def normalise(answer: str) -> str:
     """One spelling: no fonts, colours, spacing, dollars or full stops; `\\frac{a}{b}` and `\\sqrt{a}` with braces."""
-    text = answer.translate(_FOLD)
+    text = _scripts(answer).translate(_FOLD)
     text = re.sub(r"√\s*(\{[^{}]*\}|\([^()]*\)|\w+)", lambda found: rf"\sqrt{{{found[1].strip('{}()')}}}", text)
     text = re.sub(r"\\textcolor\s*\{[^{}]*\}|\\color\s*(?:\[[^\]]*\])?\{[^{}]*\}", " ", text)
     for pattern, spelling in _SPELLINGS:
@@ -67,7 +87,16 @@ def normalise(answer: str) -> str:
     text = _unwrap(text, _FONTS, r"{0}")
     text = _unwrap(text, _TEXTS, r"\text{{{0}}}")
     text = _brace_arguments(text)
+    text = re.sub(r"\\frac\s*\{\s*\\text\{(\w+)\}\s*\}\s*\{\s*\\text\{(\w+)\}\s*\}", r"\\text{\1/\2}", text)
     return _peel(text)
+
+
+def _scripts(text: str) -> str:
+    """`x²` as `x^{2}`, `x₁` as `x_{1}`, `¾` as `\\frac{3}{4}`."""
+    for marks, sign in ((_RAISED, "^"), (_LOWERED, "_")):
+        plain = str.maketrans(marks, _PLAIN)
+        text = re.sub(f"[{marks}]+", lambda run, s=sign, p=plain: f"{s}{{{run[0].translate(p)}}}", text)  # type: ignore[misc]
+    return _VULGAR.sub(lambda one: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", one[0]).split("⁄")), text)
 
 
 def _peel(text: str) -> str:
@@ -76,7 +105,7 @@ def _peel(text: str) -> str:
         before = text
         text = text.strip().strip("$").strip()
         text = re.sub(r"^\\[(\[](.*)\\[)\]]$", r"\1", text, flags=re.DOTALL)
-        text = re.sub(r"[.,;:]+$", "", text)
+        text = re.sub(r"(?:[.,;:]|(?<!\\)\\)+$", "", text)
         if text.startswith("{") and closing(text, 0) == len(text) - 1:
             text = text[1:-1]
         text = re.sub(r"\s+", " ", text)
@@ -162,4 +191,5 @@ def _brace_arguments(text: str) -> str:
     text = re.sub(r"\\frac\s*(\d|[a-zA-Z])\s*\{", r"\\frac{\1}{", text)
     text = re.sub(r"(\\frac\s*\{[^{}]*\})\s*(\d|[a-zA-Z])", r"\1{\2}", text)
     text = re.sub(r"\\sqrt\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\sqrt\s*(\[[^\[\]]*\])\s*(\d+|[a-zA-Z])", r"\\sqrt\1{\2}", text)
     return re.sub(r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)

@@ -7,17 +7,24 @@ import re
 from orchestrator.tasks.base import Grade
 from orchestrator.tasks.graders.answers import BOXES, boxes, grade_answer
 
-VERSION = 1
-_JSON = re.compile(r"[\"'`]answer[\"'`]?\s*:\s*[\"'`]?\s*\(?([A-Za-z])\)?[\"'`]", re.IGNORECASE)
-_LINE = re.compile(
-    r"\b(?:final\s+)?answer\s*\**\s*:\s*[*$\\(\[{]*(?:text\{)?\s*\(?([A-Za-z])(?![A-Za-z])", re.IGNORECASE
+VERSION = 2
+_OPEN = r"[*$`\\(\[{_]*(?:text\w*\{|math\w+\{|boxed\{)*\s*\(?"
+_NAMED = r"(?:(?:option|choice|letter)\s+)?"
+_JSON = re.compile(
+    r"[\"'`]answer[\"'`]\s*:\s*(?:[\"'`]\s*\(?([A-Za-z])\)?(?:[\"'`]|[.:)]\s)|([A-Za-z])\s*(?:[,}\n]|$))", re.IGNORECASE
 )
-_PROSE = re.compile(
-    r"\b(?:answer|choice|option)\s+(?:is|would\s+be|must\s+be)\s*:?\s*(?:(?:option|choice|letter)\s+)?"
-    r"[*$\\(\[{]*(?:text\{|mathbf\{|boxed\{)?\s*\(?([A-Za-z])(?![A-Za-z])",
+_LINE = re.compile(
+    rf"\b(?:answer|(?:correct|right|best)\s+(?:option|choice))\s*\**\s*(?:[:=]|\s[-–]\s|\n)\s*\**\s*{_OPEN}{_NAMED}{_OPEN}([A-Za-z])(?![A-Za-z'])",
     re.IGNORECASE,
 )
-_BOX = re.compile(r"\(?\s*([A-Za-z])\s*\)?(?:[.:)].*)?", re.DOTALL)
+_PROSE = re.compile(
+    rf"\b(?:(?:answer|choice|option)\s+(?:is|would\s+be|must\s+be|should\s+be)|I\s+(?:choose|pick|select))\s*:?\s*"
+    rf"{_NAMED}{_OPEN}([A-Za-z])(?![A-Za-z'])"
+    rf"|\b(?:option|choice)\s+{_OPEN}([A-Za-z])\s*[)*}}$]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b",
+    re.IGNORECASE,
+)
+_ALONE = re.compile(rf"{_OPEN}([A-Z])[)*}}$._]*")
+_BOX = re.compile(r"(?:(?:option|choice|answer)\s*:?\s*)?\(?\s*([A-Za-z])\s*\)?(?:[.:)].*)?", re.DOTALL | re.IGNORECASE)
 _FONT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|bf|rm)\s*\{([^{}]*)\}")
 
 
@@ -33,15 +40,22 @@ def grade(gold: str, text: str, finish_reason: str, options: str = "ABCD") -> Gr
 
 
 def find(part: str) -> str | None:
-    """JSON field, then boxed letter, then the last `Answer: X`, then the last "the answer is X"; None without any."""
-    if found := _JSON.findall(part):
+    """JSON field, boxed letter, the last `Answer: X`, the last "the answer is X", a last line of one letter; None."""
+    if found := _letters(_JSON, part):
         return _letter(found[-1])
     if boxed := [content for _, _, content in boxes(part)]:
         return _boxed(part, boxed)
     for pattern in (_LINE, _PROSE):
-        if found := [letter for letter in pattern.findall(part) if letter not in ("a", "I")]:
+        if found := [letter for letter in _letters(pattern, part) if letter not in ("a", "I")]:
             return _letter(found[-1])
-    return None
+    lines = [line.strip() for line in part.splitlines() if line.strip()]
+    alone = _ALONE.fullmatch(lines[-1]) if lines else None
+    return alone[1] if alone else None
+
+
+def _letters(pattern: re.Pattern[str], part: str) -> list[str]:
+    """What the pattern's groups caught, in order."""
+    return [next(group for group in found.groups() if group) for found in pattern.finditer(part)]
 
 
 def _boxed(part: str, boxed: list[str]) -> str | None:

@@ -15,7 +15,7 @@ from orchestrator.tasks.graders.answers import boxes, grade_answer
 from orchestrator.tasks.graders.latex import bracketed, compact, depth, normalise, split
 from orchestrator.tasks.graders.symbolic import CHECKER, SymbolicTimeout
 
-VERSION = 1
+VERSION = 2
 MAX_LENGTH = 500
 MAX_DEPTH = 50
 _DECLARED = re.compile(
@@ -29,6 +29,11 @@ EXPLOSIVE = re.compile(
     r"\^\s*\{[^{}]*\^\s*\{?[^{}]*\^|\d{6,}\s*!|\^\s*\{?\s*\d{7,}"
     r"|\\binom\s*\{[^}]*(?:\d{6,}|\d\s*\^\s*\{?\s*\d)"
 )
+_NOTHING = r"(?:no (?:real )?solutions?|(?:the )?empty set)"
+_LEAD = re.compile(r"^\\text\s*\{[^{}]*\b(?:answer|result|is|equals)\b[^{}]*\}\s*(?=.)", re.IGNORECASE)
+_FRENCH = re.compile(r"([\[\]])([^\[\],;]+)([,;])([^\[\],;]+)([\[\]])")
+_EVERYTHING = r"all real numbers|(?:the )?(?:set of )?(?:all )?reals?"
+_DEGREES = re.compile(r"\\(sin|cos|tan|cot|sec|csc)\s*[({]?\s*(\d+)\s*\^\\circ\s*[)}]?")
 _INEQUALITY = re.compile(r"\\le(?![a-z])|\\ge(?![a-z])|<|>")
 Decision = tuple[bool, str]
 
@@ -85,6 +90,7 @@ def _last_form(answer: str) -> str:
 def _equal(gold: str, answer: str) -> Decision:
     if compact(gold) == compact(answer):
         return True, "text"
+    gold, answer = (_FRENCH.sub(_facing, _LEAD.sub("", text)) for text in (gold, answer))
     for rule in (_choice, _words, _based, _ratio, _quantity, _relation, _assignment, _collection, _matrix):
         decision = rule(gold, answer)
         if decision is not None:
@@ -93,15 +99,45 @@ def _equal(gold: str, answer: str) -> Decision:
         return False, "guard: too long"
     if EXPLOSIVE.search(answer) or EXPLOSIVE.search(gold) or re.search(r"\d{1000}", answer):
         return False, "guard: explosive"
-    return CHECKER.equal(gold, answer), "symbolic"
+    return CHECKER.equal(_for_algebra(gold), _for_algebra(answer)), "symbolic"
+
+
+def _for_algebra(text: str) -> str:
+    """Spellings that the algebra library reads otherwise: `1,000`, `2(3)`, degrees in a trigonometric function."""
+    if (whole := values.number(text)) is not None and "," in text and whole[0].denominator == 1:
+        return str(whole[0])
+    text = re.sub(r"(?<=\d)\s*\((?=[^,]*\))", r"\\cdot (", text)
+    return _DEGREES.sub(r"\\\1(\\frac{\2\\pi}{180})", text)
+
+
+def _facing(found: re.Match[str]) -> str:
+    """`]0,1[` with brackets that face inwards; others as they are."""
+    left, low, comma, high, right = found.groups()
+    if left == "[" and right == "]":
+        return found[0]
+    return f"{'(' if left == ']' else '['}{low}{comma}{high}{')' if right == '[' else ']'}"
 
 
 def _plain_word(text: str) -> str | None:
     """The words of an answer that is nothing but words, without \text and brackets; None for anything else."""
     bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
     bare = re.sub(r"\s+", " ", bare).strip().strip("()").strip(" .")
+    bare = re.sub(r"^(?:an?|the)\s+(?=[a-z]{2})", "", bare, flags=re.IGNORECASE)
     worded = "\\text" in text or re.search("[A-Za-z]{2}", bare)
     return bare if worded and re.fullmatch(r"[A-Za-z][A-Za-z '\-]*", bare) else None
+
+
+def _spelled(text: str) -> str:
+    """An answer as letters, digits and signs, whatever is set as text."""
+    return compact(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).casefold()
+
+
+def _word_list(text: str) -> list[str]:
+    """The words of `A and C` or `\\text{I, II}`, folded; empty for anything that is not several words."""
+    bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
+    parts = [part.strip() for part in re.split(r",|\band\b", bare) if part.strip()]
+    worded = len(parts) > 1 and all(re.fullmatch(r"[A-Za-z][A-Za-z ]*", part) for part in parts)
+    return [part.casefold() for part in parts] if worded and ("\\text" in text or parts[0][0].isupper()) else []
 
 
 def _choice(gold: str, answer: str) -> Decision | None:
@@ -115,6 +151,17 @@ def _choice(gold: str, answer: str) -> Decision | None:
 def _words(gold: str, answer: str) -> Decision | None:
     if re.fullmatch("[a-zA-Z]", gold) and re.fullmatch("[a-zA-Z]", answer):
         return gold == answer, "symbol"
+    if "\\text" in gold + answer and _spelled(gold) == _spelled(answer):
+        return True, "words"
+    if compact(gold) == "\\emptyset" and re.fullmatch(_NOTHING, _plain_word(answer) or "", re.IGNORECASE):
+        return True, "words"
+    if compact(gold) in ("\\mathbb{R}", "(-\\infty,\\infty)") and re.fullmatch(
+        _EVERYTHING, _plain_word(answer) or "", re.IGNORECASE
+    ):
+        return True, "words"
+    lists = [_word_list(text) for text in (gold, answer)]
+    if lists[0] and lists[1]:
+        return sorted(lists[0]) == sorted(lists[1]), "words"
     wanted, given = _plain_word(gold), _plain_word(answer)
     if wanted is None and given is None:
         return None
@@ -157,6 +204,10 @@ def _relation(gold: str, answer: str) -> Decision | None:
 def _interval(text: str) -> str | None:
     if not _INEQUALITY.search(text):
         return None
+    pieces = split(_and_to_comma(text), ",")
+    if len(pieces) > 1 and re.search(r"\bor\b", text):
+        unions = [_interval(piece) for piece in pieces]
+        return None if None in unions else "\\cup".join(unions)  # type: ignore[arg-type]
     parts = [part.strip() for part in _INEQUALITY.split(text)]
     signs = _INEQUALITY.findall(text)
     closed = ["\\" in sign for sign in signs]
@@ -192,7 +243,11 @@ def _strip_label(text: str) -> str:
     parts = split(text, "=")
     if len(parts) < 2 or not parts[-1]:
         return text
+    if any(len(split(_and_to_comma(part), ",;")) > 1 for part in parts[:-1]):
+        return text  # several assignments, `x=1, x=2`: each item has its own
     head = compact(parts[0])
+    if len(parts) == 2 and _LABEL.fullmatch(compact(parts[1])) and not _LABEL.fullmatch(head):
+        return parts[0]
     arithmetic = re.fullmatch(r"[\d+\-*/^(){}.\s]|(?:[\d+\-*/^(){}.\s]|\\(?:cdot|times|frac|sqrt|div))+", head)
     return parts[-1] if _LABEL.fullmatch(head) or arithmetic else text
 
@@ -205,6 +260,12 @@ def _collection(gold: str, answer: str) -> Decision | None:
     ordered = bool(open_a) and open_a != "\\{"
     if ordered and any(mark in gold + answer for mark in ("\\cup", "\\cap", "\\setminus")):
         return None
+    if (wanted is None or given is None) and values.number(gold if given is None else answer) is not None:
+        return None  # 1,000,000 is a number as well
+    if ordered and not open_b and _coordinates(items_b):
+        open_b, close_b = open_a, close_a
+    if open_b == "(" and not open_a and _coordinates(items_a):
+        ordered, open_a, close_a = True, open_b, close_b
     unordered_b = open_b in ("", "\\{")
     if ordered and (open_a, close_a) != (open_b, close_b):
         return (False, "brackets") if wanted and given else None
@@ -215,6 +276,12 @@ def _collection(gold: str, answer: str) -> Decision | None:
     if ordered:
         return all(_equal(a, b)[0] for a, b in zip(items_a, items_b, strict=True)), "ordered"
     return _matched(items_a, items_b), "set"
+
+
+def _coordinates(items: list[str]) -> bool:
+    """`x=3, y=4`: different letters in alphabetical order name the places of a tuple."""
+    labels = [compact(split(item, "=")[0]) for item in items if "=" in item]
+    return len(labels) == len(items) == len(set(labels)) and labels == sorted(labels) and all(map(str.isalpha, labels))
 
 
 def _matched(wanted: list[str], given: list[str]) -> bool:
@@ -272,5 +339,5 @@ def _cells(text: str) -> list[list[str]] | None:
     )
     if match is None:
         return None
-    rows = [row for row in re.split(r"\\\\|\\cr", match[2]) if row.strip()]
+    rows = [row for row in re.split(r"\\\\\s*(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?|\\cr", match[2]) if row.strip()]
     return [[normalise(cell) for cell in row.split("&")] for row in rows]

@@ -18,7 +18,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-WALL_SECONDS = 10.0
+# Of each of the two tries: a pair costs at most twice this, and a fresh child once.
+WALL_SECONDS = 5.0
 START_SECONDS = 120.0
 WORKER = "orchestrator.tasks.graders.symbolic_worker"
 

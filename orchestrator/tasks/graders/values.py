@@ -14,6 +14,10 @@ _INT = r"\d+(?:,\d{3})*|\d{1,3}(?: \d{3})+"
 _PLAIN = re.compile(rf"([-+]?)\s*((?:{_INT})?)(\.\d+)?")
 _FRACTION = re.compile(r"([-+]?)\s*(?:(\d+)\s*)?\\frac\{\s*([-+]?\d+)\s*\}\{\s*(\d+)\s*\}")
 _SLASH = re.compile(r"([-+]?)\s*(?:(\d+)\s+)?(\d+)\s*/\s*(\d+)")
+_REPEATING = re.compile(r"([-+]?)(\d{0,20})\.(\d{0,20})\\overline\s*\{(\d{1,20})\}")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
+          "ten": "10", "twelve": "12", "sixteen": "16"}  # fmt: skip
+_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(?:[eE]|\\(?:times|cdot)\s*10\s*\^\s*)\{?\s*([-+]?\d{1,3})\s*\}?")
 _BASED = re.compile(r"(\w+)\s*_\s*\{?\s*(\d{1,2})\s*\}?")
 _UNIT_POWER = r"(?:\^\s*\{?(\d)\}?)?"
 _UNITS = {
@@ -38,8 +42,15 @@ class Quantity:
 
 
 def number(text: str) -> tuple[Fraction, int | None, int] | None:
-    """(value, decimals or None, significant digits) of an integer, decimal, fraction or mixed number."""
+    """(value, decimals or None, significant digits) of an integer, decimal, fraction, mixed or scientific number."""
     text = text.strip()
+    if match := _REPEATING.fullmatch(text):
+        sign, whole, head, period = match.groups()
+        scale, nines = 10 ** len(head), 10 ** len(period) - 1
+        value = int(whole or 0) + Fraction(int(head or 0), scale) + Fraction(int(period), scale * nines)
+        return (-value if sign == "-" else value), None, 0
+    if match := _SCIENTIFIC.fullmatch(text):
+        return Fraction(match[1]) * Fraction(10) ** int(match[2]), None, 0
     if (match := _FRACTION.fullmatch(text)) or (match := _SLASH.fullmatch(text)):
         sign, whole, top, bottom = match.groups()
         if int(bottom) == 0 or len(top) + len(bottom) > 1000:
@@ -57,7 +68,7 @@ def number(text: str) -> tuple[Fraction, int | None, int] | None:
 
 def quantity(text: str) -> Quantity | None:
     """A number with an optional currency, percent sign, degree sign or unit words; None for anything else."""
-    text = text.strip()
+    text = re.sub(r"^\\text\{\s*(\d[\d.,/]*)\s+([^{}]+)\}$", r"\1 \\text{\2}", text.strip())
     money = bool(re.match(r"\\\$|(?:\\text\{)?\s*(?:USD|Rs)\b", text))
     bare = re.sub(r"^\\\$\s*", "", text)
     match = re.fullmatch(r"(.*?)\s*(\\?%|\\text\{\s*percent\s*\}|percent)\s*", bare)
@@ -98,7 +109,10 @@ def same(exact: Fraction, answer: Quantity) -> bool:
 
 def in_base(text: str) -> tuple[str, int] | None:
     """(digits, base) of `2516_8`; None for anything else."""
-    match = _BASED.fullmatch(text.strip())
+    text = re.sub(
+        r"_\s*\{?\s*\\text\{\s*(\w+)\s*\}\s*\}?$", lambda word: f"_{_BASES.get(word[1], word[1])}", text.strip()
+    )
+    match = _BASED.fullmatch(re.sub(r"^\((\w+)\)(?=\s*_)", r"\1", text))
     if match is None or not 2 <= int(match[2]) <= 36:
         return None
     try:
@@ -124,6 +138,7 @@ def equal_ratios(gold: str, answer: str) -> bool | None:
     """Clock times as text, ratios up to a common factor; None where gold is neither."""
     if not re.fullmatch(r"\s*\d+(?:\s*:\s*\d+)+\s*", gold):
         return None
+    answer = re.sub(r"\s*(?:\\text\{)?\s*[ap]\.?\s*m\.?\s*\}?$", "", answer, flags=re.IGNORECASE)
     if not re.fullmatch(r"\s*\d+(?:\s*:\s*\d+)+\s*", answer):
         return False
     if re.fullmatch(r"\d{1,2}:\d\d", compact(gold)):
