@@ -20,7 +20,7 @@ def as_text(report: Report) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{report.title}, store {report.facts['store']}", style="bold")]
     parts += [Text(line) for line in report.header]
     for sheet in report.sheets:
-        parts += [Text(), _rich(sheet)]
+        parts += [Text(), as_rich(sheet)]
     parts += [Text(f"• {note}", style="dim") for note in report.notes]
     return Group(*parts)
 
@@ -29,10 +29,15 @@ def as_markdown(report: Report) -> str:
     """For a pull request or a notebook."""
     lines = [f"# {report.title}", "", *(f"* {line}" for line in report.header)]
     for sheet in report.sheets:
-        names = [column.removeprefix(">") for column in sheet.columns]
-        rule = ["---:" if column.startswith(">") else "---" for column in sheet.columns]
-        lines += ["", f"## {sheet.title}", "", *(_line(cells) for cells in (names, rule, *sheet.rows))]
+        lines += ["", f"## {sheet.title}", "", markdown_table(sheet)]
     return "\n".join([*lines, "", *(f"* {note}" for note in report.notes), ""])
+
+
+def markdown_table(sheet: Sheet) -> str:
+    """A sheet's rows under its column names."""
+    names = [column.removeprefix(">") for column in sheet.columns]
+    rule = ["---:" if column.startswith(">") else "---" for column in sheet.columns]
+    return "\n".join(_line(cells) for cells in (names, rule, *sheet.rows))
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -46,7 +51,8 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _rich(sheet: Sheet) -> Table:
+def as_rich(sheet: Sheet) -> Table:
+    """A sheet for rich's console."""
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     table.padding = (0, 1, 0, 0)
     for index, column in enumerate(sheet.columns):

@@ -18,6 +18,8 @@ GRID_MODELS = ("Qwen3-4B", "Phi-4-reasoning", "Qwen3-32B")
 # Differences between two arms, as (other arm's method, its protection): the number is arm - other, times the sign.
 _AGAINST_RANDOM = {"delta_vs_RA_points": 1, "lead_over_RA_points": 1, "deficit_vs_RA_points": -1}
 ONE_ARM = ("accuracy", "pass@1", "mean_generated_ktokens", "mean_generated_tokens", "run_sd_points", "cap_rate_pct")
+AVERAGE_TASK = "Avg5"
+SURVIVAL = "survival_per_head_age_1-2k"
 COUNTED = {"n_baseline_cells_sig_behind_RA": "behind", "n_baseline_cells_sig_ahead_of_RA": "ahead"}
 
 
@@ -73,6 +75,10 @@ def wanted(row: Mapping[str, Any]) -> tuple[Sequence[Wanted], int]:
     metric = row["metric"]
     if metric in COUNTED:
         return grid(GRID_MODELS), 1
+    if row["task"] == AVERAGE_TASK and row["policy"] in METHODS and row["model"] in MODELS:
+        return _five_tasks(row), 1
+    if metric == SURVIVAL and row["policy"] in METHODS and row["keep"] is not None:
+        return (Wanted(row["model"], "MATH500", row["policy"], _own_rule(row["policy"]), row["keep"]),), 1
     if arm is None:
         return (), 1
     if metric in ONE_ARM and row["protect_prompt"] != "gain":
@@ -88,9 +94,22 @@ def grid(models: Iterable[str]) -> list[Wanted]:
     """The main grid as published: random and full at each task, and each method under its own protection."""
     cells = [(model, task, keep) for model in models for task, keep in GRID_KEEP.items()]
     return [
-        Wanted(model, task, method, "yes" if method in (REFERENCE, "TriAttention") else "no", keep)
+        Wanted(model, task, method, _own_rule(method), keep)
         for model, task, keep in cells
         for method in (REFERENCE, *CONTENDERS)
+    ]
+
+
+def _own_rule(method: str) -> str:
+    """The protection under which the main grid runs a method."""
+    return "no" if method in ("SnapKV", "R-KV", "VaSE") else "yes"
+
+
+def _five_tasks(row: Mapping[str, Any]) -> list[Wanted]:
+    full = row["policy"] == "Full"
+    return [
+        Wanted(row["model"], task, row["policy"], row["protect_prompt"], None if full else keep)
+        for task, keep in GRID_KEEP.items()
     ]
 
 

@@ -24,7 +24,7 @@ from orchestrator.store.reader import Reader
 
 Columns = dict[str, Any]
 _QUANTILE = 1.959963984540054
-PUBLISHED_RULE = "published: exact percentile interval excludes 0"
+PUBLISHED_RULE = "published: percentile interval excludes 0"
 OUR_RULE = "ours: verdict"
 
 

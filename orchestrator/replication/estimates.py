@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pandas as pd
 from orchestrator.replication.arms import Wanted
 from orchestrator.replication.names import TASKS
 from orchestrator.replication.run import Cell, Run
-from orchestrator.stats import prediction
+from orchestrator.stats import prediction, survival
 from orchestrator.stats.prediction import Prediction, Published
+
+# Start of the age bin 1,024 to 2,047.
+_AGE = 1024
 
 Row = Mapping[str, Any]
 Columns = dict[str, Any]
@@ -45,6 +49,40 @@ def two_arms(row: Row, arms: tuple[Wanted, Wanted], cells: tuple[Cell, Cell], ru
         "reference_id": cells[1]["cell_id"],
         **_columns(found, scale=100.0),
     }
+
+
+def average(row: Row, arms: Sequence[Wanted], cells: Sequence[Cell], run: Run) -> Columns:
+    """Mean over tasks of a mean over problems; tasks are independent, so their noises add up in squares."""
+    if any(run.problems(cell).empty for cell in cells):
+        return {}
+    exact = {**row, "rounding": 0.0}
+    parts = [_ONE_ARM[row["metric"]](exact, arm, cell, run) for arm, cell in zip(arms, cells, strict=True)]
+    estimate = float(np.mean([part.estimate for part in parts]))
+    own, wide = (
+        math.hypot(*(getattr(part, name)[1] - part.estimate for part in parts)) / len(parts)
+        for name in ("interval", "predicted")
+    )
+    wide += row["rounding"] or 0.0
+    found = Prediction(estimate, (estimate - own, estimate + own), (estimate - wide, estimate + wide))
+    problems = [run.problems(cell) for cell in cells]
+    size = {"problems": sum(map(len, problems)), "samples": max(int(part["counts"].max()) for part in problems)}
+    return {**size, "cell_id": cells[0]["cell_id"], **_columns(found)}
+
+
+def surviving(row: Row, arm: Wanted, cell: Cell, run: Run) -> Columns:
+    """Share of tokens of age 1,024 to 2,047 that a head still holds; their sample of traces counts as noisy as ours."""
+    table = survival.held(run.traces(cell))
+    table = table[table["age_from"] == _AGE]
+    if table.empty:
+        return {}
+    found = table.iloc[0]
+    size = {"problems": found["problems"], "cell_id": cell["cell_id"], "estimate": found["held"]}
+    low, high = found["low"] - found["held"], found["high"] - found["held"]
+    wide = {
+        "predicted_low": found["held"] + low * math.sqrt(2) - row["rounding"],
+        "predicted_high": found["held"] + high * math.sqrt(2) + row["rounding"],
+    }
+    return {**size, "low": found["low"], "high": found["high"], **wide}
 
 
 def _accuracy(row: Row, arm: Wanted, cell: Cell, run: Run) -> Prediction:

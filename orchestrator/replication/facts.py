@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.replication.arms import ONE_ARM
+from orchestrator.replication.arms import ONE_ARM, SURVIVAL
 from orchestrator.replication.columns import Status
 from orchestrator.replication.names import METHODS, MODELS, TASKS, same_model
 from orchestrator.replication.run import Cell, Run
@@ -68,6 +68,10 @@ def why_not(row: Mapping[str, Any]) -> str:
         return "needs the probe of this model"
     if metric in ONE_ARM and row["policy"] not in METHODS:
         return f"{row['policy'] or 'this method'} is no policy here"
+    if metric in ("prompt_survival_per_head", "prompt_survival_union"):
+        return "a range over four settings that the paper does not name"
+    if metric in ("survival_union_age_1-2k", "slot_coverage", SURVIVAL):
+        return "a store keeps ages per head, not their union, and no coverage by slot"
     if row["model"] and row["model"] not in MODELS:
         return "a summary over several models; see the numbers it sums up"
     return "a remark on other numbers; see those"

@@ -60,6 +60,12 @@ class Run:
         rows = rows[rows["counts"] & rows["problem_id"].isin(self.problems(cell).index)]
         return rows.groupby("sample")["right"].mean().to_numpy(np.float64)
 
+    def traces(self, cell: Cell) -> pd.DataFrame:
+        """Rows of a cell as stats.survival.held wants them; read from the files of the cell."""
+        columns = ("cell_id", "problem_id", "n_prompt", "n_output", "age_histogram")
+        rows = self._reader.rows(columns, [str(cell["cell_id"])])
+        return rows[rows["age_histogram"].notna()]
+
     def unfinished(self, cell: Cell) -> bool:
         """Whether rows or grades of a planned cell are missing."""
         return complete(dict(cell)) is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from orchestrator.analysis_columns import frame
 from orchestrator.analysis_rows import planned_rows, records
 from orchestrator.replication import costs, counts, design, estimates, facts
-from orchestrator.replication.arms import COUNTED, wanted
+from orchestrator.replication.arms import AVERAGE_TASK, COUNTED, SURVIVAL, Wanted, wanted
 from orchestrator.replication.columns import REPLICATION, Status
 from orchestrator.replication.published import named, published
 from orchestrator.replication.run import Run
@@ -48,16 +48,23 @@ def _found(row: Row, run: Run) -> Columns:
     if missing:
         return costs.not_run(missing)
     present = [cell for cell in cells if cell is not None]
-    if len(arms) == 1:
-        columns = estimates.one_arm(row, arms[0], present[0], run)
-    else:
-        columns = estimates.two_arms(row, (arms[0], arms[1]), (present[0], present[1]), run, sign)
+    columns = _estimate(row, arms, present, run, sign)
     if not columns:
         return {"status": Status.NOT_RUN.value, "reason": "no problem is complete yet"}
     withheld = "; ".join(dict.fromkeys(text for cell in present for text in _withheld(cell, run)))
     if withheld:
         return {**columns, "status": Status.NOT_RUN.value, "reason": withheld}
     return {**columns, **_status(row, columns, _differences(arms, present, run))}
+
+
+def _estimate(row: Row, arms: Sequence[Wanted], cells: Sequence[Row], run: Run, sign: int) -> Columns:
+    if row["task"] == AVERAGE_TASK:
+        return estimates.average(row, arms, cells, run)
+    if row["metric"] == SURVIVAL:
+        return estimates.surviving(row, arms[0], cells[0], run)
+    if len(arms) == 1:
+        return estimates.one_arm(row, arms[0], cells[0], run)
+    return estimates.two_arms(row, (arms[0], arms[1]), (cells[0], cells[1]), run, sign)
 
 
 def _withheld(cell: Mapping[str, Any], run: Run) -> Iterator[str]:
@@ -68,7 +75,7 @@ def _withheld(cell: Mapping[str, Any], run: Run) -> Iterator[str]:
         yield f"unfinished: {cell['rows']} rows of {planned_rows(dict(cell))}"
 
 
-def _differences(arms: Any, cells: list[Mapping[str, Any]], run: Run) -> str:
+def _differences(arms: Sequence[Wanted], cells: Sequence[Row], run: Run) -> str:
     """What the arms do otherwise than the publication, each reason once."""
     found = [
         reason

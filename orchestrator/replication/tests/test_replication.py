@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from orchestrator.commands.replicate import command
 from orchestrator.errors import UserError
+from orchestrator.replication.arms import GRID_MODELS, grid
 from orchestrator.replication.columns import CAMPAIGN, COUNTS, PUBLISHED, REPLICATION
 from orchestrator.replication.costs import campaign
-from orchestrator.replication.counts import counts_table
-from orchestrator.replication.names import same_model
+from orchestrator.replication.counts import OUR_RULE, PUBLISHED_RULE, counts_table
+from orchestrator.replication.names import MODELS, TASKS, same_model
+from orchestrator.replication.page import as_html, as_markdown, build, summary
 from orchestrator.replication.published import named, published
 from orchestrator.replication.table import replication_table
 from orchestrator.store.reader import Reader
@@ -43,7 +47,7 @@ def test_796_numbers_of_the_paper_and_third_parties_apart() -> None:
     shares = number(numbers, table="AppD", policy="R-KV", metric="prompt_survival_per_head")
     assert (shares["value_low"], shares["value_high"], shares["rounding"]) == (0.26, 0.67, 0.005)
     assert np.isnan(number(numbers, metric="workload")["value_low"])
-    with pytest.raises(UserError, match="unknown paper 'random-atention'.*Did you mean 'random-attention'"):
+    with pytest.raises(UserError, match=r"unknown paper 'random-atention'.*Did you mean 'random-attention'"):
         named("random-atention")
 
 
@@ -88,3 +92,64 @@ def test_consistent_deviating_and_by_design(tmp_path: Path) -> None:
 )
 def test_only_equal_model_ids_are_compared(published_name: str, path: str, equal: bool) -> None:
     assert same_model(published_name, path) is equal
+
+
+def test_the_published_count_is_derived_again_from_a_complete_grid(tmp_path: Path) -> None:
+    arms = []
+    for wanted in grid(GRID_MODELS):
+        # Random answers all 8 problems; SnapKV none, VaSE and R-KV 7 of them, TriAttention all.
+        letters = {"SnapKV": "0" * 8, "VaSE": "1" * 7 + "0", "R-KV": "1" * 7 + "0"}.get(wanted.method, "1" * 8)
+        policy, rule = wanted.ours.policies[0], wanted.ours.protections(wanted.protection)[0]
+        model, task = MODELS[wanted.model], TASKS[wanted.task].name
+        assert wanted.keep is not None
+        arms.append(Arm(policy, letters, protection=str(rule), keep=wanted.keep, interval=64, model=model, task=task))
+    build_store(tmp_path / "s", arms)
+    reader = Reader(tmp_path / "s")
+    table = replication_table(reader)
+    behind = number(table, metric="n_baseline_cells_sig_behind_RA")
+    # One loss in eight is not excluded by the percentile interval: 15 SnapKV cells are behind, none is ahead.
+    assert (behind["estimate"], behind["wins"], behind["ties"], behind["status"]) == (15, 0, 45, "deviates")
+    ahead = number(table, metric="n_baseline_cells_sig_ahead_of_RA")
+    assert (ahead["estimate"], ahead["predicted_low"]) == (0, 0)
+    counts = counts_table(reader)
+    everything = counts[counts["model"] == "all models"].set_index("rule")
+    published_rule = pd.Series(everything.loc[PUBLISHED_RULE])
+    assert published_rule[["comparisons", "behind", "ahead", "open"]].tolist() == [60, 15, 0, 45]
+    # Eight problems are too few for a verdict of ours.
+    assert everything["behind"][OUR_RULE] == 0
+    text = as_markdown(build(reader, "random-attention", "s"))
+    assert "| as published, three models | published: percentile interval excludes 0 | 60 | 31 | 1 |" in text
+
+
+def test_pages_hold_every_number_and_escape_what_they_show(tmp_path: Path) -> None:
+    build_store(tmp_path / "s", [RANDOM, SNAPKV])
+    page = build(Reader(tmp_path / "s"), "random-attention", "<b>store</b>")
+    markdown, html = as_markdown(page), as_html(page)
+    assert sum(len(sheet.rows) for sheet in page.sheets[2:-2]) == len(page.table) == 951
+    assert "&lt;b&gt;store&lt;/b&gt;" in html
+    assert "<b>store" not in html
+    assert markdown.count("temperature 0, published 0.6") > 1
+    assert "<script" not in html
+    assert len(summary(page)) == 3
+
+
+def test_unfinished_cells_settle_nothing(tmp_path: Path) -> None:
+    build_store(tmp_path / "s", [replace(RANDOM, outcomes=("1" * 40, "1" * 8))], planned=(40, 2))
+    table = replication_table(Reader(tmp_path / "s"))
+    found = number(table, table="Table1", model="Qwen3-4B", task="MATH500", policy="Random Attention")
+    assert (found["status"], found["reason"], found["estimate"]) == ("not run", "unfinished: 48 rows of 80", 1.0)
+
+
+def test_the_command_writes_pages_and_makes_no_store(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    nothing = run(command, [str(tmp_path / "none")])
+    assert nothing.exit_code == 0
+    assert "796 not run" in nothing.output
+    assert "GPU-hours" in nothing.output
+    out = tmp_path / "page.html"
+    assert run(command, [str(tmp_path / "none"), "--format", "html", "--out", str(out)]).output == f"wrote {out}\n"
+    assert out.read_text().startswith("<!doctype html>")
+    assert not (tmp_path / "none").exists()
+    failed = run(command, [str(tmp_path / "none"), "--out", str(tmp_path / "no" / "page.md")])
+    assert isinstance(failed.exception, UserError)
+    assert "Name a file in a directory that exists" in str(failed.exception)
