@@ -7,7 +7,7 @@ so that the orchestrator can validate parameters without torch (contracts.md sec
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -63,6 +63,7 @@ class Policy:
     needs    a class attribute, or a property where a parameter decides
     evicts   False only for `full`
     shared   heads of a layer share one kept set
+    example  values of parameters without a default, for pages and tests that build every policy
     equal_counts  every layer and head keeps the same number; the registry refuses False, since the heads and layers of
              a request share one cached length
     """
@@ -73,6 +74,7 @@ class Policy:
     evicts: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     equal_counts: ClassVar[bool] = True
+    example: ClassVar[Mapping[str, Any]] = {}
 
     def params(self) -> dict[str, Any]:
         """Parameter values by name: the part of a cell's identity that this policy owns."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from policies.base import Needs, Scorer, check_range
 from policies.registry import register
@@ -28,6 +29,7 @@ class MatchedAge(Scorer):
     name: ClassVar[str] = "matched_age"
     needs: ClassVar[Needs] = Needs(positions=True)
     scorer: ClassVar[str] = "policies.scoring.nulls:matched_age"
+    example: ClassVar[Mapping[str, Any]] = {"survival": (1.0, 1.0, 0.9, 0.8, 0.6, 0.3)}
 
     survival: tuple[float, ...]
     overlap: float = 0.0

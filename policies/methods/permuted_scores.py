@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from policies import registry
 from policies.base import Needs, Scorer
@@ -34,6 +35,7 @@ class PermutedScores(Scorer):
 
     name: ClassVar[str] = "permuted_scores"
     scorer: ClassVar[str] = "policies.scoring.nulls:permuted"
+    example: ClassVar[Mapping[str, Any]] = {"policy": "snapkv"}
 
     policy: str
     params_json: str = "{}"

@@ -21,7 +21,7 @@ from policies.select import Tally, select
 from policies.view import CacheView
 
 D = 4
-POLICIES = {name: registry.build(name, {}) for name in registry.names()}
+POLICIES = {name: registry.build(name, registry.get(name).example) for name in registry.names()}
 SCORERS = {name: policy for name, policy in POLICIES.items() if isinstance(policy, Scorer)}
 REPLACERS = {name: policy for name, policy in POLICIES.items() if isinstance(policy, Replacer)}
 every_scorer = pytest.mark.parametrize("name", sorted(SCORERS))

@@ -52,7 +52,7 @@ def test_every_module_of_methods_is_found() -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_a_built_in_names_code_that_exists_and_builds_again_from_its_own_parameters(name: str) -> None:
-    policy = registry.build(name, {})
+    policy = registry.build(name, registry.get(name).example)
     assert policy.name == name
     assert registry.build(name, policy.params()) == policy
     if isinstance(policy, Scorer) and type(policy).score is Scorer.score:
@@ -63,7 +63,8 @@ def test_a_built_in_names_code_that_exists_and_builds_again_from_its_own_paramet
 
 def test_validating_every_policy_leaves_torch_and_numpy_out() -> None:
     code = (
-        "import sys; from policies import registry; [registry.build(n, {}) for n in registry.names()]; "
+        "import sys; from policies import registry; "
+        "[registry.build(name, registry.get(name).example) for name in registry.names()]; "
         "print([m for m in ('torch', 'numpy', 'vllm') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
