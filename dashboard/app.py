@@ -17,7 +17,16 @@ from orchestrator.errors import UserError
 HERE = Path(__file__).parent
 # Names of files in views/ with their icons.
 PAGES = {
-    "Results": {"overview": "dashboard", "accuracy": "target", "differences": "align_horizontal_center"},
+    "Results": {
+        "overview": "dashboard",
+        "accuracy": "target",
+        "differences": "align_horizontal_center",
+        "compression": "compress",
+        "protection": "shield",
+        "throughput": "speed",
+        "frontier": "scatter_plot",
+        "replication": "fact_check",
+    },
     "Behind the numbers": {
         "problems": "grid_on",
         "transcript": "article",

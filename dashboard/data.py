@@ -12,23 +12,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
 from dashboard import frames, guard, theme
-from orchestrator import analysis, report_notes
+from orchestrator import analysis, report_notes, target
+from orchestrator.analysis_pairs import Answers
+from orchestrator.analysis_protection import protection_table
+from orchestrator.analysis_sweep import sweep_table
 from orchestrator.errors import UserError
+from orchestrator.replication.table import replication_table
 from orchestrator.stats import survival
+from orchestrator.store import aggregates
+from orchestrator.store import throughput as throughput_rows
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.reader import Reader
 
 # How often a busy dashboard looks for new files, at most.
 REFRESH_SECONDS = 3
-_FACTS = ("cell_id", "problem_id", "problem_index", "sample", "verdict")
-_LENGTHS = ("cell_id", "n_prompt", "n_output", "events", "cached_mean", "finish_reason")
-_PROVENANCE = ("engine_kind", "gpu", "node", "runner", "graph_mode", "git_revision")
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -51,6 +53,11 @@ def _cells(store: str, stamp: str) -> pd.DataFrame:
     return _reader(store).cells()
 
 
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _answers(store: str, stamp: str) -> Answers:
+    return Answers(_reader(store))
+
+
 @st.cache_data(max_entries=8, show_spinner=False)
 def arms(store: Path, stamp: str) -> pd.DataFrame:
     """Every planned or found cell with its accuracy (columns: frames.ARM_COLUMNS).
@@ -58,25 +65,76 @@ def arms(store: Path, stamp: str) -> pd.DataFrame:
     Raises UserError while the store holds no rows that count.
     """
     reader = _reader(str(store))
-    table = analysis.arms_table(reader)
+    table = analysis.arms_table(reader, answers=_answers(str(store), stamp))
     if not (table["rows"] > 0).any():
         raise UserError(guard.empty_text(store, reader))
     return frames.arms(table)
 
 
+@st.cache_data(max_entries=8, show_spinner=False)
+def declared_reference(store: Path, stamp: str) -> str:
+    """Reference policy that the jobs of the store declare; `random` where they declare none or several."""
+    return target.of(_reader(str(store))).question().reference
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def margin_points(store: Path, stamp: str) -> float:
+    """Margin of the equivalence test that the jobs declare, in points."""
+    return 100 * (target.of(_reader(str(store))).question(equivalence=True).rule.margin or 0.0)
+
+
+def question(store: Path, reference: str, rule: frames.Rule, equivalence: bool) -> analysis.Question:
+    """The declared comparison (family, margin, looks) with the reader's choices."""
+    same = rule is frames.Rule.SAME
+    return target.of(_reader(str(store))).question(reference, equivalence=equivalence, same_rule=same)
+
+
 @st.cache_data(max_entries=32, show_spinner=False)
-def differences(store: Path, stamp: str, reference: str, rule: frames.Rule) -> pd.DataFrame:
+def differences(store: Path, stamp: str, reference: str, rule: frames.Rule, equivalence: bool) -> pd.DataFrame:
     """Paired differences of all arms to the reference (columns: frames.DIFFERENCE_COLUMNS)."""
-    question = analysis.Question(reference=reference, same_protection=rule is frames.Rule.SAME)
-    return frames.differences(analysis.differences_table(_reader(str(store)), question), arms(store, stamp))
+    table = analysis.differences_table(
+        _reader(str(store)), question(store, reference, rule, equivalence), answers=_answers(str(store), stamp)
+    )
+    return frames.differences(table, arms(store, stamp))
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def sweep(store: Path, stamp: str, reference: str, rule: frames.Rule, equivalence: bool) -> pd.DataFrame:
+    """Curves over keep of all arms: frames.LABEL_COLUMNS and analysis_columns.SWEEP."""
+    asked = question(store, reference, rule, equivalence)
+    table = sweep_table(_reader(str(store)), asked, answers=_answers(str(store), stamp))
+    return frames.sweep(table, arms(store, stamp))
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def protection(store: Path, stamp: str, reference: str) -> pd.DataFrame:
+    """Each policy with and without prompt protection: frames.LABEL_COLUMNS and analysis_columns.PROTECTION."""
+    table = protection_table(_reader(str(store)), reference, answers=_answers(str(store), stamp))
+    return frames.protection(table, arms(store, stamp))
+
+
+@st.cache_data(max_entries=4, show_spinner=False)
+def replication(store: Path, stamp: str, paper: str) -> pd.DataFrame:
+    """Published numbers beside the store's (orchestrator.replication.columns.REPLICATION)."""
+    return replication_table(_reader(str(store)), paper)
+
+
+@st.cache_data(max_entries=4, show_spinner=False)
+def throughput(store: Path, stamp: str) -> throughput_rows.Measured:
+    """Throughput measurements of the store, and files that could not be read."""
+    return throughput_rows.read(StorePaths(store))
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def problems(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
+    """Outcomes per problem of these cells (aggregates.outcomes)."""
+    return aggregates.outcomes(_reader(str(store)), cells)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def problems(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
-    """Outcome of every generation of these cells: cell_id, problem_id, problem_index, sample, verdict."""
-    rows = _reader(str(store)).rows(_FACTS, cells)
-    rows["verdict"] = rows["verdict"].fillna("ungraded")
-    return rows
+def samples(store: Path, stamp: str, cells: tuple[str, ...], problem_id: str) -> list[int]:
+    """Sample indices that any of the cells has of a problem."""
+    return aggregates.samples(_reader(str(store)), cells, problem_id)
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
@@ -101,46 +159,27 @@ def transcript(store: Path, row_id: str, with_text: bool) -> dict[str, Any] | No
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def lengths(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
-    """Per cell: rows, quantiles of generated tokens (q10 .. q90), shares truncated and never_evicted, compression.
-
-    compression = mean of (prompt + generated) / mean cached tokens per head; NaN for an arm that never evicts.
-    """
-    rows = _reader(str(store)).rows(_LENGTHS, cells)
-    if rows.empty:
-        return pd.DataFrame(columns=["cell_id", "rows"])
-    for name in ("n_prompt", "n_output", "events", "cached_mean"):
-        rows[name] = rows[name].astype(float)
-    rows["never"] = (rows["events"] == 0).astype(float).where(rows["events"].notna())
-    rows["cut"] = (rows["finish_reason"] == "length").astype(float)
-    rows["whole"] = rows["n_prompt"] + rows["n_output"]
-    grouped = rows.groupby("cell_id")
-    quantiles = grouped["n_output"].quantile(np.array([0.1, 0.25, 0.5, 0.75, 0.9])).unstack()
-    quantiles.columns = pd.Index(["q10", "q25", "median", "q75", "q90"])
-    means = grouped.agg(rows=("cut", "size"), truncated=("cut", "mean"), never_evicted=("never", "mean"))
-    means["compression"] = grouped["whole"].mean() / grouped["cached_mean"].mean()
-    return quantiles.join(means).reset_index()
+    """Generated tokens per cell (aggregates.lengths)."""
+    return aggregates.lengths(_reader(str(store)), cells)
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def retention(store: Path, stamp: str, cells: tuple[str, ...]) -> pd.DataFrame:
     """Share of tokens still held at the end by age bin: cell_id, age_from (tokens), age (`16–31`), held, rows."""
-    rows = _reader(str(store)).rows(("cell_id", "n_prompt", "n_output", "age_histogram"), cells)
-    return survival.held(rows[rows["age_histogram"].notna()])
+    reader = _reader(str(store))
+    return survival.held_of(aggregates.ages(reader, cells), aggregates.cached_lengths(reader, cells))
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def retention_law(store: Path, stamp: str, cell: str) -> pd.DataFrame:
     """What a uniform draw at this cell's budget and protection keeps on average by age bin: age_from, held."""
-    columns = ("cell_id", "n_prompt", "n_output", "keep", "interval", "recent", "protection", "n_sink", "overflow_mode")
-    return survival.law(_reader(str(store)).rows(columns, [cell] if cell else []))
+    return survival.law(aggregates.spread_rows(_reader(str(store)), cell, survival.LAW_ROWS))
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
 def provenance(store: Path, stamp: str) -> pd.DataFrame:
     """What made the rows: one line per engine kind, device, node, runner, graph mode and revision, with counts."""
-    rows = _reader(str(store)).rows((*_PROVENANCE, "finished_at"))
-    grouped = rows.groupby(list(_PROVENANCE), dropna=False)["finished_at"]
-    return grouped.agg(rows="size", first="min", last="max").reset_index()
+    return aggregates.origins(_reader(str(store)))
 
 
 @st.cache_data(max_entries=8, show_spinner=False)

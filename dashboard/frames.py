@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pandas as pd
 
@@ -136,8 +137,7 @@ def differences(table: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     """Labelled differences (DIFFERENCE_COLUMNS) of analysis.differences_table; complete only where both arms are."""
     if table.empty:
         return pd.DataFrame(columns=list(DIFFERENCE_COLUMNS)).astype({"complete": bool})
-    facts = table.drop(columns=[name for name in LABEL_COLUMNS if name != "cell_id"], errors="ignore")
-    out = joined(facts, arms)
+    out = joined(facts_only(table), arms)
     whole = arms.set_index("cell_id")
     out["at_budget"] = [budget_label(k, r) for k, r in zip(out["at_keep"], out["at_interval"], strict=True)]
     out["reference"] = out["reference_id"].map(whole["arm"])
@@ -149,6 +149,23 @@ def differences(table: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     ]
     each = out["samples"].astype(float) / out["problems"].astype(float).where(out["problems"] > 0, 1)
     out["n"] = [theme.sample_size(p, s) for p, s in zip(out["problems"], each, strict=True)]
+    return out
+
+
+def sweep(table: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
+    """Labelled curves of analysis_sweep.sweep_table with `complete` and `n`."""
+    out = joined(facts_only(table), arms)
+    out["complete"] = ~out["provisional"].astype("boolean").fillna(False).astype(bool)
+    counts = zip(out["problems"].fillna(0), out["samples"].fillna(0), strict=True)
+    out["n"] = [theme.sample_size(int(problems), float(samples)) for problems, samples in counts]
+    return out.astype({"keep": float})
+
+
+def protection(table: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
+    """Labelled rows of analysis_protection.protection_table with the other arm's rule."""
+    out = joined(facts_only(table), arms)
+    out["bare_rule"] = [RULES.get(rule, str(rule)) for rule in out["bare_protection"]]
+    out["provisional"] = out["provisional"].astype("boolean").fillna(False).astype(bool)
     return out
 
 
@@ -245,7 +262,7 @@ class ProblemGrid:
 
 def problem_order(outcomes: pd.DataFrame) -> list[str]:
     """Problem ids in the task's own order."""
-    return list(dict.fromkeys(outcomes.sort_values(["problem_index", "sample"])["problem_id"]))
+    return list(dict.fromkeys(outcomes.sort_values("problem_index", kind="stable")["problem_id"]))
 
 
 def problem_grid(
@@ -253,14 +270,15 @@ def problem_grid(
 ) -> ProblemGrid:
     """Grid of one panel's outcomes, hardest problem first.
 
-    outcomes: cell_id, problem_id, problem_index, sample, verdict (one row per generation). Arms differ where their
-    shares right do. window: places of the problems wanted; glyphs are made for these alone.
+    outcomes: cell_id, problem_id, problem_index, samples, graded and a count per name of theme.OUTCOMES. Arms differ
+    where their shares right do. window: places of the problems wanted; glyphs are made for these alone.
     """
     names = dict(zip(arms["cell_id"], arms["arm"], strict=True))
-    rows = outcomes.assign(arm=outcomes["cell_id"].map(names), right=(outcomes["verdict"] == "correct").astype(float))
-    graded = rows[~rows["verdict"].isin(["error", "ungraded"])]
+    rows = outcomes.assign(arm=outcomes["cell_id"].map(names))
+    graded = rows["graded"].astype(float)
+    rows["share"] = rows["correct"].astype(float) / graded.where(graded > 0)
     columns = [arm for arm in arm_order(arms) if arm in set(rows["arm"])]
-    share = graded.pivot_table(index="problem_id", columns="arm", values="right", aggfunc="mean")
+    share = rows.pivot(index="problem_id", columns="arm", values="share")
     share = share.reindex(index=problem_order(rows), columns=columns)
     if show is Show.DIFFERING:
         share = share[share.max(axis=1) > share.min(axis=1)]
@@ -270,15 +288,20 @@ def problem_grid(
     hardest = share.mean(axis=1).sort_values(kind="stable", na_position="first").index
     shown = share.loc[hardest[window]]
     part = rows[rows["problem_id"].isin(shown.index)]
-    text = part.groupby(["problem_id", "arm"])["verdict"].agg(_outcome_text).unstack("arm")
-    return ProblemGrid(text.reindex(index=shown.index, columns=columns).fillna(""), shown, len(share))
+    text = part.assign(text=[_outcome_text(row) for row in part.to_dict("records")])
+    grid = text.pivot(index="problem_id", columns="arm", values="text")
+    return ProblemGrid(grid.reindex(index=shown.index, columns=columns).fillna(""), shown, len(share))
 
 
-def _outcome_text(outcomes: pd.Series) -> str:
+def _outcome_text(row: Mapping[Any, Any]) -> str:
     """`●` for one sample; `3/4 ● ✕` for several: right of all, then the glyphs that occur."""
-    seen = list(outcomes)
-    glyphs = [mark.glyph for name, mark in theme.OUTCOMES.items() if name in seen]
-    return glyphs[0] if len(seen) == 1 else f"{seen.count('correct')}/{len(seen)} {' '.join(glyphs)}"
+    glyphs = [mark.glyph for name, mark in theme.OUTCOMES.items() if row[name]]
+    return glyphs[0] if row["samples"] == 1 else f"{row['correct']}/{row['samples']} {' '.join(glyphs)}"
+
+
+def facts_only(table: pd.DataFrame) -> pd.DataFrame:
+    """An analysis table without the columns that labels bring."""
+    return table.drop(columns=[name for name in LABEL_COLUMNS if name != "cell_id"], errors="ignore")
 
 
 def joined(facts: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
@@ -291,38 +314,3 @@ def cell_of(cells: pd.DataFrame, arm: str) -> str:
     """Cell id of an arm label; empty when it is not there."""
     found = cells[cells["arm"] == arm]["cell_id"]
     return "" if found.empty else str(found.iloc[0])
-
-
-def accuracy_export(arms: pd.DataFrame, verdicts: Mapping[str, str]) -> pd.DataFrame:
-    """The accuracy table as a flat file: raw shares, one line per cell."""
-    columns = ["model", "task", "policy", "rule", "budget", "accuracy", "low", "high", "problems", "samples",
-               "truncated", "no_answer", "error", "rows", "planned", "complete", "cell_id"]  # fmt: skip
-    return arms[columns].assign(verdict=arms["cell_id"].map(verdicts).fillna(""))
-
-
-def difference_export(table: pd.DataFrame) -> pd.DataFrame:
-    """The difference table as a flat file; verdicts of unfinished comparisons are left out."""
-    columns = [
-        *(
-            "model",
-            "task",
-            "policy",
-            "rule",
-            "at_budget",
-            "reference",
-            "difference",
-            "low",
-            "high",
-            "verdict",
-            "reason",
-        ),
-        *("wins", "losses", "ties", "p_sign", "p_holm", "family_size", "problems", "samples", "complete", "cell_id"),
-    ]
-    return table[columns].assign(verdict=table["verdict"].where(table["complete"], ""))
-
-
-def length_export(table: pd.DataFrame) -> pd.DataFrame:
-    """The length table as a flat file."""
-    columns = ["model", "task", "policy", "rule", "budget", "rows", "q10", "q25", "median", "q75", "q90", "truncated",
-               "never_evicted", "compression", "cell_id"]  # fmt: skip
-    return table[columns]

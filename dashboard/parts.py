@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
-from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
-from dashboard import frames, session, tables, theme
+from dashboard import frames, session, tables
+from dashboard.contents.base import Charts, Content, Heading, Note, Table, verdict_legend
 
 PANELS_PER_ROW = 2
-
-
-def grid(panels: Sequence[frames.Panel]) -> Iterator[tuple[DeltaGenerator, frames.Panel]]:
-    """One column per panel, PANELS_PER_ROW beside each other; a single panel gets the whole width."""
-    width = min(PANELS_PER_ROW, len(panels))
-    for start in range(0, len(panels), PANELS_PER_ROW):
-        yield from zip(st.columns(width, gap="medium"), panels[start : start + width], strict=False)
 
 
 def choose_panel(state: session.Session) -> frames.Panel:
@@ -31,27 +23,44 @@ def choose_panel(state: session.Session) -> frames.Panel:
     return found[title or next(iter(found))]
 
 
-def arm_table(
-    table: pd.DataFrame, columns: Sequence[str], cells: Sequence[Sequence[tables.Cell]], kinds: Sequence[str]
-) -> None:
-    """A table with one row per line of a labelled frame; model and task have a column where there are several."""
-    where = ["Model · task"] if len(frames.panels(table)) > 1 else []
-    rows = [
-        tables.Row(
-            frames.short_label(row["arm"], row),
-            [*(tables.Cell(row["panel_title"], "text") for _ in where), *mine],
-            kind,
-            row["rule"],
-        )
-        for (_, row), mine, kind in zip(table.iterrows(), cells, kinds, strict=True)
-    ]
-    st.html(tables.render("Arm", [("", name) for name in [*where, *columns]], rows))
+def show(content: Content) -> None:
+    """Draw a page from top to bottom."""
+    st.title(content.title)
+    st.caption(content.question)
+    for block in content.blocks:
+        match block:
+            case Heading():
+                st.subheader(block.text)
+            case Note():
+                st.info(block.text, icon=":material/info:")
+            case Charts():
+                charts(block)
+            case Table():
+                table(block)
+
+
+def charts(block: Charts) -> None:
+    """Charts beside each other, PANELS_PER_ROW in a row; a single one gets the whole width."""
+    width = min(PANELS_PER_ROW, max(1, len(block.charts)))
+    for start in range(0, len(block.charts), PANELS_PER_ROW):
+        row = block.charts[start : start + PANELS_PER_ROW]
+        for column, (alt, chart) in zip(st.columns(width, gap="medium"), row, strict=False):
+            column.altair_chart(chart, theme=None, width="stretch", alt=alt)
+    if block.caption:
+        st.caption(block.caption)
+
+
+def table(block: Table) -> None:
+    """A table, what its marks mean, and its downloads."""
+    st.html(block.html)
+    if block.legend or block.note:
+        glyphs(block.legend, block.note)
+    downloads(block.export, block.name)
 
 
 def legend(each_cell: str) -> None:
     """What marks, hatching and the numbers of a cell mean, below a table."""
-    marks = [(mark.glyph, mark.text) for name, mark in theme.VERDICTS.items() if name != "equivalent"]
-    glyphs([*marks, (theme.INCOMPLETE, "unfinished: hatched, never in a verdict")], each_cell)
+    glyphs(verdict_legend(), each_cell)
 
 
 def glyphs(items: Sequence[tuple[str, str]], more: str = "") -> None:
@@ -71,9 +80,3 @@ def downloads(frame: pd.DataFrame, name: str) -> None:
             "Markdown", tables.markdown(frame), f"{name}.md", "text/markdown",
             key=f"{name}-md", icon=":material/download:", on_click="ignore",
         )  # fmt: skip
-
-
-def problems_link(row: pd.Series, discordant: bool = False) -> str:
-    """Address of the Problems page for the row's model and task."""
-    choices = {"panel": row["panel_title"], **({"show": frames.Show.DIFFERING.value} if discordant else {})}
-    return f"problems?{urlencode(choices)}"

@@ -14,29 +14,55 @@ import streamlit as st
 from dashboard import data, frames, guard, theme
 
 _KEY = "evictbench_session"
-DEFAULT_REFERENCE = "random"
+FULL = "full"
 
 
 @dataclass(frozen=True)
 class Session:
     """Store, its generation, and the arms that pass the choices of the sidebar (columns: frames.ARM_COLUMNS).
 
-    show_texts  False on a shared dashboard: no prompt and no generation leaves the store
+    show_texts   False on a shared dashboard: no prompt and no generation leaves the store
+    all_budgets  like arms, but of every budget: for pages whose axis it is
+    equivalence  whether equivalence within the job's margin is tested too
     """
 
     store: Path
     stamp: str
     show_texts: bool
     arms: pd.DataFrame
+    all_budgets: pd.DataFrame
     reference: str
     rule: frames.Rule
+    equivalence: bool = False
 
     @property
     def differences(self) -> pd.DataFrame:
         """Paired differences of the chosen arms to the reference (columns: frames.DIFFERENCE_COLUMNS)."""
-        table = data.differences(self.store, self.stamp, self.reference, self.rule)
+        table = data.differences(self.store, self.stamp, self.reference, self.rule, self.equivalence)
         shown = table["cell_id"].isin(self.arms["cell_id"]) & table["reference_id"].isin(self.arms["cell_id"])
         return table[shown].reset_index(drop=True)
+
+    @property
+    def sweep(self) -> pd.DataFrame:
+        """Curves over keep of the chosen models and tasks: labels, analysis_columns.SWEEP, complete, n."""
+        table = data.sweep(self.store, self.stamp, self.reference, self.rule, self.equivalence)
+        return table[table["cell_id"].isin(self.all_budgets["cell_id"])].reset_index(drop=True)
+
+    @property
+    def protection(self) -> pd.DataFrame:
+        """Policies with and without protection: labels, analysis_columns.PROTECTION, bare_rule."""
+        table = data.protection(self.store, self.stamp, self.reference)
+        return table[table["cell_id"].isin(self.all_budgets["cell_id"])].reset_index(drop=True)
+
+    @property
+    def family(self) -> str:
+        """Which comparisons share a correction, as the job declares: model, task or all."""
+        return data.question(self.store, self.reference, self.rule, self.equivalence).family
+
+    @property
+    def speed_reference(self) -> str:
+        """Policy that tokens per second are compared with."""
+        return str(st.session_state.get("speed", FULL))
 
     @property
     def order(self) -> list[str]:
@@ -71,36 +97,66 @@ def current() -> Session:
     return session
 
 
+def whole(store: Path, reference: str | None = None, rule: frames.Rule = frames.Rule.AS_RUN) -> Session:
+    """A session without a sidebar: everything in the store, as the jobs declare it. Raises UserError."""
+    guard.check(store)
+    stamp = data.stamp(store)
+    arms = data.arms(store, stamp)
+    chosen = reference or _default(store, stamp, contenders(arms))
+    return Session(store, stamp, False, arms, arms, chosen, rule)
+
+
+def contenders(arms: pd.DataFrame) -> list[str]:
+    """Policies that can be a reference, in their fixed order; the full cache where nothing else was run."""
+    return sorted(set(arms["policy"]) - {FULL}, key=theme.policy_key) or [FULL]
+
+
+def _default(store: Path, stamp: str, policies: list[str]) -> str:
+    declared = data.declared_reference(store, stamp)
+    return declared if declared in policies else policies[0]
+
+
 def _choose(store: Path, stamp: str, show_texts: bool, arms: pd.DataFrame) -> Session:
     with st.sidebar:
-        policies = sorted(set(arms["policy"]) - {"full"}, key=theme.policy_key)
-        default = policies.index(DEFAULT_REFERENCE) if DEFAULT_REFERENCE in policies else 0
+        policies = contenders(arms)
+        declared = data.declared_reference(store, stamp)
         reference = st.selectbox(
-            "Reference policy", policies, index=default, key="reference", bind="query-params",
+            "Reference policy", policies, index=policies.index(_default(store, stamp, policies)), key="reference",
+            bind="query-params",
             help="Every other arm is compared with this one: same problems, same seeds, same budget.",
         )  # fmt: skip
+        if declared not in policies:
+            st.warning(f"The job declares '{declared}' as reference; it has no arm here.", icon=":material/info:")
         rule = st.radio(
             "Protection", list(frames.Rule), key="rule", bind="query-params", format_func=lambda rule: rule.label,
             captions=[rule.explanation for rule in frames.Rule],
         )  # fmt: skip
-        chosen = _filter(arms)
+        margin = data.margin_points(store, stamp)
+        equivalence = st.toggle(
+            f"Test equivalence (±{margin:g} points)", key="equivalence", bind="query-params",
+            help="Two one-sided tests within the margin that the job declares. Off: nothing is called equivalent.",
+        )  # fmt: skip
+        every, chosen = _filter(arms)
         unreadable = data.corrupt(store, stamp)
         if unreadable:
             more = f" and {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
             st.warning(f"{unreadable[0]}{more} See Runs.", icon=":material/broken_image:")
         st.caption(f"Store `{store.resolve().name}` · reads only, refreshed as rows arrive.")
-    return Session(store, stamp, show_texts, chosen, reference or DEFAULT_REFERENCE, rule or frames.Rule.AS_RUN)
+    return Session(
+        store, stamp, show_texts, chosen, every, reference or policies[0], rule or frames.Rule.AS_RUN, equivalence
+    )
 
 
-def _filter(arms: pd.DataFrame) -> pd.DataFrame:
-    """Budget, model and task choices; a choice among one is not offered."""
+def _filter(arms: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Model and task choices, and then a budget besides; a choice among one is not offered."""
     budgets = frames.budgets(arms)
-    if len(budgets) > 1:
-        budget = st.selectbox("Budget", budgets, key="budget", bind="query-params")
-        arms = arms[(arms["budget"] == budget) | (arms["policy"] == "full")]
+    budget = st.selectbox("Budget", budgets, key="budget", bind="query-params") if len(budgets) > 1 else None
     for column in ("model", "task"):
         names = sorted(arms[column].unique())
         if len(names) > 1:
             kept = st.multiselect(column.capitalize(), names, key=column, bind="query-params", placeholder="All")
             arms = arms[arms[column].isin(kept or names)]
-    return arms.reset_index(drop=True)
+    every = arms.reset_index(drop=True)
+    if budget is None:
+        return every, every
+    return every, arms[(arms["budget"] == budget) | (arms["policy"] == FULL)].reset_index(drop=True)

@@ -7,12 +7,12 @@ carries a meaning alone: policies also have a shape, verdicts a mark, problem ou
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import altair as alt
+import pandas as pd
 
 # Okabe & Ito (2008), without their yellow, which is too faint on white.
 BLACK: Final = "#000000"
@@ -125,7 +125,7 @@ def verdict_mark(verdict: str | None) -> str:
 
 
 def _missing(value: float | None) -> bool:
-    return value is None or math.isnan(value)
+    return bool(pd.isna(value))
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -146,6 +146,13 @@ def points(difference: float | None, digits: int = 1) -> str:
 def interval(low: float | None, high: float | None) -> str:
     """Interval of a difference in points: `[−1.2, +3.4]`."""
     return "–" if _missing(low) or _missing(high) else f"[{points(low)}, {points(high)}]"
+
+
+def p_value(value: float | None) -> str:
+    """Two digits, `< 0.001` below that; an en dash where the comparison is in no family or has no test."""
+    if value is None or _missing(value):
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def sample_size(problems: int, samples: float) -> str:

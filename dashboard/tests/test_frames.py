@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from dashboard import frames
+from dashboard import frames, theme
 from dashboard.frames import Show
 
 KEYS = {
@@ -91,7 +91,12 @@ def outcomes() -> pd.DataFrame:
         ("c0", "p3", 3, 1, "error"),
         ("c0", "p3", 3, 2, "wrong"),
     ]
-    return pd.DataFrame(rows, columns=["cell_id", "problem_id", "problem_index", "sample", "verdict"])
+    table = pd.DataFrame(rows, columns=["cell_id", "problem_id", "problem_index", "sample", "verdict"])
+    counts = pd.get_dummies(table["verdict"]).reindex(columns=list(theme.OUTCOMES), fill_value=0).astype(int)
+    counts["graded"] = counts["correct"] + counts["wrong"] + counts["truncated"] + counts["no_answer"]
+    counts["samples"] = 1
+    keys = table[["cell_id", "problem_id", "problem_index"]]
+    return pd.concat([keys, counts], axis=1).groupby(list(keys), as_index=False).sum()
 
 
 def test_the_grid_is_hardest_first_and_counts_no_error_as_wrong(arms: pd.DataFrame, outcomes: pd.DataFrame) -> None:

@@ -94,7 +94,7 @@ def choose_rows(state: session.Session, cells: pd.DataFrame, outcomes: pd.DataFr
     reference = frames.reference_arm(cells, state.reference)
     top, bottom = st.columns([3, 1]), st.columns(2)
     problem = top[0].selectbox("Problem", frames.problem_order(outcomes), key="problem", bind="query-params")
-    samples = sorted(outcomes[outcomes["problem_id"] == problem]["sample"].unique())
+    samples = data.samples(state.store, state.stamp, tuple(cells["cell_id"]), str(problem))
     sample = top[1].selectbox("Sample", samples, key="sample")
     right = arms.index(reference) if reference in arms else 0
     left_arm = bottom[0].selectbox("Arm", arms, index=(right + 1) % len(arms), key="left", bind="query-params")

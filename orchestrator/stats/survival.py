@@ -65,6 +65,28 @@ def held(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=list(HELD)).astype(dict(HELD))
 
 
+def held_of(kept: pd.DataFrame, lengths: pd.DataFrame) -> pd.DataFrame:
+    """held() from sums over the rows of each cell, for stores too large to look at rows; no intervals.
+
+    kept: cell_id, kept (summed histogram of a cell); lengths: cell_id, length (tokens cached at the end), rows.
+    """
+    lines = []
+    by_cell = dict(iter(lengths.groupby("cell_id")))
+    for cell_id, counts in zip(kept["cell_id"], kept["kept"], strict=True):
+        mine = by_cell.get(cell_id)
+        if mine is None or not counts[0]:
+            continue
+        rows = mine["rows"].to_numpy(dtype=np.int64)
+        per_length = _tokens(mine["length"].to_numpy(dtype=np.int64), len(counts))
+        tokens = (per_length * rows[:, None]).sum(axis=0)
+        pairs = counts[0] / rows.sum()
+        lines += [
+            (str(cell_id), age_from(b), age_label(b), float(counts[b] / (tokens[b] * pairs)), int(rows.sum()))
+            for b in map(int, np.flatnonzero(tokens)[1:])
+        ]
+    return pd.DataFrame(lines, columns=["cell_id", "age_from", "age", "held", "rows"])
+
+
 def retention(rows: pd.DataFrame) -> pd.DataFrame:
     """What eviction left at the end, per cell that evicts; columns RETENTION.
 

@@ -116,3 +116,19 @@ def test_intervals_cluster_by_problem_and_the_union_stands_beside_its_theory() -
     alone = survival.survival(100, prompt, keep, prompt, Budget(keep, interval, interval))
     assert found["uniform_union_share"] == pytest.approx((1 - (1 - alone) ** 2).mean())
     assert list(found.index) == list(survival.RETENTION)
+
+
+def test_sums_over_rows_give_the_same_shares_as_the_rows() -> None:
+    lengths = [100, 300, 300, 1061]
+    histograms = [[16 * n for n in age_histogram(torch.arange(length))] for length in lengths]
+    for histogram in histograms:
+        histogram[5] //= 2
+    rows = pd.DataFrame(
+        {"cell_id": "c", "n_prompt": 1, "n_output": lengths, "age_histogram": histograms, "problem_id": list("abcd")}
+    )
+    kept = pd.DataFrame({"cell_id": ["c"], "kept": [np.sum(histograms, axis=0).tolist()]})
+    counted = pd.DataFrame({"cell_id": "c", "length": [100, 300, 1061], "rows": [1, 2, 1]})
+    found, wanted = survival.held_of(kept, counted), survival.held(rows)
+    columns = ["cell_id", "age_from", "age", "held", "rows"]
+    pd.testing.assert_frame_equal(found[columns], wanted[columns], check_dtype=False)
+    assert found["held"].tolist()[4] == pytest.approx(0.5)

@@ -1,0 +1,76 @@
+"""Frontier: which arm to serve? Accuracy against what it costs, always of one and the same cell."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dashboard import data, frames, links, tables, theme
+from dashboard.charts import throughput
+from dashboard.contents.base import Block, Charts, Content, Note, Table, arm_rows
+from dashboard.contents.throughput import MISSING
+from dashboard.session import Session
+
+QUESTION = (
+    "Which to serve? Accuracy against memory and speed. A dot is one cell: its accuracy, its memory and its speed come "
+    "from the same policy, parameters and budget."
+)
+COLUMNS = ["Accuracy, %", "95 % interval", "Peak cached tokens", "Bytes per request", "Shared bytes", "Tokens/s", "n"]
+EXPORTED = ["model", "task", "policy", "rule", "budget", "accuracy", "low", "high", "cached_peak", "request_bytes",
+            "shared_bytes", "tokens_per_second", "problems", "samples", "complete", "cell_id"]  # fmt: skip
+
+
+def build(state: Session) -> Content:
+    """Per model and task one chart for each cost that was measured, then the numbers."""
+    table = costs(state)
+    if table.empty:
+        return Content("Frontier", QUESTION, [Note("No row in the store for this choice yet.")])
+    panels = frames.panels(table)
+    blocks: list[Block] = [panel_charts(frames.of_panel(table, panel), panel) for panel in panels]
+    if table["tokens_per_second"].isna().all():
+        blocks.append(Note(f"{MISSING}. It gives tokens/s and bytes; until then memory is counted in cached tokens."))
+    html = arm_rows(table, COLUMNS, [cells(row) for _, row in table.iterrows()], [""] * len(table))
+    note = "Bytes: one request's cache at its peak with query rings and tables; shared: what a policy keeps once."
+    blocks.append(Table(html, table[EXPORTED], "frontier", note=note))
+    return Content("Frontier", QUESTION, blocks)
+
+
+def costs(state: Session) -> pd.DataFrame:
+    """Arms of all budgets with rows, joined by cell id with their throughput measurements."""
+    arms = state.all_budgets[state.all_budgets["rows"] > 0]
+    rows = data.throughput(state.store, state.stamp).rows
+    sound = rows[~rows["warm_up"] & (rows["preemptions"] == 0) & (rows["prefix_cache_hit_rate"] == 0)]
+    speed = sound.assign(speed=sound["tokens"] / sound["seconds"]).groupby("cell_id")
+    measured = speed.agg(
+        tokens_per_second=("speed", "mean"), tokens_per_second_low=("speed", "min"),
+        tokens_per_second_high=("speed", "max"), request_bytes=("request_bytes", "max"),
+        shared_bytes=("shared_bytes", "max"),
+    )  # fmt: skip
+    return arms.merge(measured.reset_index(), on="cell_id", how="left").reset_index(drop=True)
+
+
+def panel_charts(mine: pd.DataFrame, panel: frames.Panel) -> Charts:
+    """Accuracy against peak cached tokens, bytes and speed, as far as they are known."""
+    axes = {
+        "cached_peak": "peak cached tokens per head",
+        "request_bytes": "bytes of one request's cache at its peak",
+        "tokens_per_second": "tokens/s, all requests",
+    }
+    charts = []
+    for name, label in axes.items():
+        known = mine[mine[name].notna()].astype({name: float})
+        if len(known):
+            chart = throughput.frontier(known, name, label, f"{panel.title}: {label}")
+            charts.append((f"Accuracy against {label}: {panel.title}", chart))
+    return Charts(charts, "Up is more accurate; left is less memory, right is faster. Hollow: unfinished.")
+
+
+def cells(row: pd.Series) -> list[tables.Cell]:
+    """One cell's accuracy and costs."""
+    kind = "" if row["complete"] else "incomplete"
+    return [
+        tables.Cell(theme.percent(row["accuracy"]), kind, link=links.accuracy(row)),
+        tables.Cell(f"[{theme.percent(row['low'])}, {theme.percent(row['high'])}]"),
+        *(tables.Cell(theme.count(row[name])) for name in ("cached_peak", "request_bytes", "shared_bytes")),
+        tables.Cell(theme.count(row["tokens_per_second"])),
+        tables.Cell(row["n"]),
+    ]

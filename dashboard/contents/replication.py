@@ -1,0 +1,66 @@
+"""Replication: do the published numbers come out again?"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dashboard import tables
+from dashboard.charts import replication
+from dashboard.contents.base import Block, Charts, Content, Note, Table
+
+QUESTION = (
+    "Do the published numbers come out again? Consistent = the published value lies in the interval of a repetition, "
+    "its own noise included. Other model ids are never compared: they are not run."
+)
+COLUMNS = ["Published", "Here", "95 % interval", "Repetition", "Status", "n"]
+# One chart of more lines than this cannot be read.
+CHARTED = 60
+EXPORTED = ["number", "table", "model", "task", "policy", "keep", "metric", "published", "status", "reason", "estimate",
+            "low", "high", "predicted_low", "predicted_high", "problems", "samples", "third_party", "source",
+            "cell_id"]  # fmt: skip
+
+
+def build(table: pd.DataFrame, title: str, chosen: pd.DataFrame) -> Content:
+    """Counts over all numbers of a paper, then a chart and a table of the chosen ones."""
+    counts = table["status"].value_counts()
+    marks = replication.STATUSES
+    summary = ", ".join(f"{counts.get(name, 0):,} {name}" for name in marks)
+    blocks: list[Block] = [Note(f"{title}: {len(table):,} published numbers, {summary}.")]
+    run = chosen[chosen["estimate"].notna() & chosen["value"].notna()]
+    if len(run):
+        chart = replication.whiskers(run.head(CHARTED))
+        caption = "Tick = published, point = this store, whisker = where a repetition of the publication would fall."
+        blocks.append(Charts([("Published and measured values", chart)], caption))
+    if (counts.get("not run", 0)) == len(table):
+        text = "None of them was run here. What it takes: evictbench replicate --paper random-attention"
+        blocks.append(Note(text))
+    rows = [tables.Row(str(row["number"]), cells(row), note=str(row["reason"] or "")) for _, row in chosen.iterrows()]
+    html = tables.render("Number", [("", name) for name in COLUMNS], rows)
+    legend = [(mark.glyph, mark.text) for mark in marks.values()]
+    blocks.append(Table(html, chosen[EXPORTED], "replication", legend))
+    return Content("Replication", QUESTION, blocks)
+
+
+def cells(row: pd.Series) -> list[tables.Cell]:
+    """One published number beside the estimate."""
+    mark = replication.STATUSES[str(row["status"])]
+    n = f"{row['problems']:,}×{row['samples']}" if pd.notna(row["problems"]) else "–"
+    kind = {"deviates": "text worse", "not run": "text missing"}.get(str(row["status"]), "text")
+    return [
+        tables.Cell(str(row["published"])),
+        tables.Cell(number(row["estimate"])),
+        tables.Cell(span(row["low"], row["high"])),
+        tables.Cell(span(row["predicted_low"], row["predicted_high"])),
+        tables.Cell(f"{mark.glyph} {mark.text}", kind),
+        tables.Cell(n),
+    ]
+
+
+def number(value: float) -> str:
+    """Four digits in the number's own unit; an en dash where there is none."""
+    return "–" if pd.isna(value) else f"{value:,.4g}"
+
+
+def span(low: float, high: float) -> str:
+    """`[0.93, 0.97]`."""
+    return "–" if pd.isna(low) or pd.isna(high) else f"[{number(low)}, {number(high)}]"

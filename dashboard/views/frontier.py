@@ -1,0 +1,8 @@
+"""Frontier: which arm to serve? Accuracy against what it costs, always of one and the same cell."""
+
+from __future__ import annotations
+
+from dashboard import parts, session
+from dashboard.contents import frontier
+
+parts.show(frontier.build(session.current()))
