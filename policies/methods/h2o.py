@@ -16,7 +16,7 @@ class H2O(Scorer):
 
     A sum, not a mean over the queries that saw the slot: older slots had more chances, as in the authors' code. They
     evict at every step and per query head of models without groups; here an event evicts per KV head, and the recent
-    half of their budget is the job's recent (policies.md section 4).
+    half of their budget is the job's recent.
 
     prefill   the prompt's queries count as well, as in the paper; they favour the first tokens strongly
     """

@@ -12,7 +12,7 @@ from policies.registry import register
 @register
 @dataclass(frozen=True)
 class RKV(Windowed):
-    """Score = lambda * importance - (1 - lambda) * redundancy (VaSE's code, mode `attn_rkv`; policies.md section 6.2).
+    """Score = lambda * importance - (1 - lambda) * redundancy (VaSE's code, mode `attn_rkv`).
 
     Importance is snapkv's score. Redundancy is the softmax, over the slots outside the recent ones, of a key's mean
     cosine with the others among them: no threshold, no forgiven neighbour.

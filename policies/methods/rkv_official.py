@@ -14,7 +14,7 @@ RETAIN = ("last", "first")
 @register
 @dataclass(frozen=True)
 class RKVOfficial(Windowed):
-    """Score = lambda * importance - (1 - lambda) * redundancy (policies.md section 6.1).
+    """Score = lambda * importance - (1 - lambda) * redundancy.
 
     Importance is snapkv_rkv's score. Redundancy is the softmax over all slots of a key's mean cosine with every key,
     after each key has forgiven one: the newest whose cosine with it exceeds the threshold, or slot 0 where there is

@@ -14,7 +14,7 @@ from policies.registry import register
 class SnapKV(Windowed):
     """Mean attention of the newest 64 queries, average-pooled over 5 slots, mean over the group's query heads.
 
-    The rule of VaSE's code (mode `attn`), which arXiv 2609.03430 runs (policies.md section 5, variant C): softmax per
+    The rule of VaSE's code (mode `attn`), which arXiv 2609.03430 runs: softmax per
     query head over every slot outside the recent ones, no causal mask, missing neighbours count as 0. SnapKV's own code
     compresses prompts only and keeps a set per query head. No sinks of its own.
     """

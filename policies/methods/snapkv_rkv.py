@@ -14,7 +14,7 @@ TIES = ("slot", "raw")
 @register
 @dataclass(frozen=True)
 class SnapKVOfRKV(Windowed):
-    """Attention of the newest 8 queries, max-pooled over 7 slots (policies.md section 5, variant B).
+    """Attention of the newest 8 queries, max-pooled over 7 slots.
 
     Logits are maximised over the group's query heads before the softmax over every slot outside the recent ones. The
     authors' window is also their only recent buffer; here the job's recent is kept and excluded from the softmax.

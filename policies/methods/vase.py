@@ -16,10 +16,10 @@ QUARTER = -1
 class VaSE(Windowed):
     """The `n_large` slots of widest values stay; the others are drawn without replacement, by snapkv's score.
 
-    A value's width is its maximum minus its minimum over dimensions (authors' mode `range_sink_sample_attn`;
-    policies.md section 7). The first n_sink tokens count as widest, inside n_large. With a protected prefix the sinks
-    in it have used up their part of n_large, the other protected slots have not: min(n_large - sinks, selectable)
-    candidates stay for their width (`vase_paper` has the authors' rule). Slots whose attention is 0 come last.
+    A value's width is its maximum minus its minimum over dimensions (authors' mode `range_sink_sample_attn`).
+    The first n_sink tokens count as widest, inside n_large. With a protected prefix the sinks in it have used up their
+    part of n_large, the other protected slots have not: min(n_large - sinks, selectable) candidates stay for their
+    width (`vase_paper` has the authors' rule). Slots whose attention is 0 come last.
 
     n_large  slots kept for their width, sinks included; -1 = a quarter of keep, as in the authors' scripts
     n_sink   first tokens that count as widest
