@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from policies.base import Scorer
-from policies.compaction import Moves, plan
+from policies.compaction import plan
 from policies.select import Tally, select
 from policies.vectors import Case, Found
 from policies.vectors.cases import frame, margin, tensor, view
@@ -101,21 +101,20 @@ def compaction(case: Case) -> Found:
     kept = torch.tensor([[inputs["kept"]] if single else [*inputs["kept"]]]).view(1, -1, _width(inputs["kept"]))
     size = int(inputs.get("block_size", 1))
     before, after = -(-slots // size), -(-kept.shape[2] // size)
+    maps = {
+        name: _slot_map(kept, slots, order) for name, order in (("order_preserving", True), ("hole_filling", False))
+    }
     values: dict[str, Any] = {
         "blocks_before": before,
         "blocks_after": after,
         "blocks_freed": before - after,
         "last_block_used_slots": kept.shape[2] - (after - 1) * size,
+        "per_head": [{name: heads[head] for name, heads in maps.items()} for head in range(kept.shape[1])],
     }
-    for name, order in (("order_preserving", True), ("hole_filling", False)):
-        moves = plan(kept, slots, order)
-        logical = torch.arange(slots).repeat(1, kept.shape[1], 1)
-        moves.apply(logical)
-        pairs, places = _pairs(moves), logical[0, :, : kept.shape[2]].tolist()
-        values[name] = {
-            "moves_dst_src": pairs[0] if single else pairs,
-            "logical_at_slot": places[0] if single else places,
-        }
+    for name, heads in maps.items():
+        by_head = isinstance(case["expected"].get(name), list)
+        joined = {fact: [head[fact] for head in heads] for fact in heads[0]}
+        values[name] = heads if by_head else heads[0] if single else joined
     return Found(values)
 
 
@@ -180,7 +179,13 @@ def _width(kept: list[Any]) -> int:
     return len(kept[0]) if isinstance(kept[0], list) else len(kept)
 
 
-def _pairs(moves: Moves) -> list[list[list[int]]]:
-    """(dst, src) of the rows that really move, per head, by destination."""
-    stacked = torch.stack((moves.dst, moves.src), dim=-1)[0]
-    return [sorted(pair for pair in head if pair[0] != pair[1]) for head in stacked.tolist()]
+def _slot_map(kept: torch.Tensor, slots: int, order: bool) -> list[dict[str, Any]]:
+    """Rows that really move, as (dst, src) by destination, and what lies where afterwards; per head."""
+    moves = plan(kept, slots, order)
+    logical = torch.arange(slots).repeat(1, kept.shape[1], 1)
+    moves.apply(logical)
+    pairs = torch.stack((moves.dst, moves.src), dim=-1)[0].tolist()
+    return [
+        {"moves_dst_src": sorted(pair for pair in rows if pair[0] != pair[1]), "logical_at_slot": places}
+        for rows, places in zip(pairs, logical[0, :, : kept.shape[2]].tolist(), strict=True)
+    ]
