@@ -98,7 +98,7 @@ def compaction(case: Case) -> Found:
     inputs = case["inputs"]
     slots = int(inputs["S"])
     single = not isinstance(inputs["kept"][0], list)
-    kept = torch.tensor([[inputs["kept"]] if single else [*inputs["kept"]]]).view(1, -1, _width(inputs["kept"]))
+    kept = torch.tensor([inputs["kept"]] if single else inputs["kept"])[None]
     size = int(inputs.get("block_size", 1))
     before, after = -(-slots // size), -(-kept.shape[2] // size)
     maps = {
@@ -173,10 +173,6 @@ def _selection(scores: torch.Tensor, count: int) -> dict[str, Any]:
 def _kept(case: Case, slots: int) -> int:
     event = view(frame(case, slots), 1, slots, attention=torch.zeros(1, 1, slots))
     return select(Given(), event).shape[2]
-
-
-def _width(kept: list[Any]) -> int:
-    return len(kept[0]) if isinstance(kept[0], list) else len(kept)
 
 
 def _slot_map(kept: torch.Tensor, slots: int, order: bool) -> list[dict[str, Any]]:
