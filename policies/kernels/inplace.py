@@ -133,7 +133,7 @@ def write_reference(
     interval: int,
 ) -> None:
     """The twin of write: victims from policies.draws."""
-    block, head = cache[0].shape[1], torch.arange(len(heads))
+    block, head = cache[0].shape[1], torch.arange(len(heads), device=heads.device)
     n, keep, prot, start = (
         getattr(replacing, name).cpu().numpy().astype(np.int64) for name in ("n", "keep", "prot", "start")
     )
@@ -146,8 +146,8 @@ def write_reference(
             continue
         blocks, slots = torch.full_like(head, slot // block), torch.full_like(head, slot % block)
         if row >= 0 and n[row] >= start[row]:
-            victim = torch.from_numpy(victims[row, 0])
-            blocks, slots = replacing.block_table[row].cpu()[victim // block].long(), victim % block
+            victim = torch.tensor(victims[row, 0], device=heads.device)
+            blocks, slots = replacing.block_table[row][victim // block].long(), victim % block
         for new, old in zip(rows, cache, strict=True):
             old[blocks, slots, head] = new[token]
 

@@ -71,7 +71,8 @@ class PagedCache:
         _, block, _, size = self.keys[0].shape
         stride_block, stride_slot, stride_head, _ = self.keys[0].stride()
         return {
-            "BLOCK": block, "SIZE": size, "SIZE_PADDED": triton.next_power_of_2(size),
+            # a matrix product has at least 16 columns
+            "BLOCK": block, "SIZE": size, "SIZE_PADDED": max(16, triton.next_power_of_2(size)),
             "STRIDE_BLOCK": stride_block, "STRIDE_SLOT": stride_slot, "STRIDE_HEAD": stride_head,
         }  # fmt: skip
 

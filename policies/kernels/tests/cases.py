@@ -31,6 +31,11 @@ SHAPES = (
 )
 
 
+def rng(seed: int) -> torch.Generator:
+    """A generator where the kernels run."""
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+
+
 def name(shape: Shape) -> str:
     """Test id."""
     return f"L{shape.layers}H{shape.heads}D{shape.size}b{shape.block}-{str(shape.dtype)[6:]}-{shape.layout}"

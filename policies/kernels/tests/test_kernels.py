@@ -1,7 +1,7 @@
-"""Runs the interpreter's tests and compiles every kernel for sm_90, each in a process of its own.
+"""Launches every kernel under the interpreter and compiles it for sm_90, each in a process of its own.
 
 The interpreter changes triton for a whole process, and this one may start vLLM later. To run a kernel's tests directly:
-TRITON_INTERPRET=1 pytest policies/kernels/tests/interpreted
+TRITON_INTERPRET=1 pytest policies/kernels/tests/launched
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("triton")
 ROOT = Path(__file__).parents[3]
-INTERPRETED = Path(__file__).parent / "interpreted"
+LAUNCHED = Path(__file__).parent / "launched"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[subpr
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     interpreting = {**environment, "TRITON_INTERPRET": "1", "EVICTBENCH_LAUNCHES": str(interpreted)}
     commands = {
-        "interpreted": ([sys.executable, "-m", "pytest", "-q", str(INTERPRETED)], interpreting, interpreted),
+        "interpreted": ([sys.executable, "-m", "pytest", "-q", str(LAUNCHED)], interpreting, interpreted),
         "compiled": (
             [sys.executable, str(ROOT / "infra/aot.py"), "--arch", "90", "--launches", str(compiled)],
             environment,

@@ -7,7 +7,7 @@ import torch
 
 from policies.kernels.inplace import Replacing, write, write_reference
 from policies.kernels.recorder import newest_queries, record, record_reference
-from policies.kernels.tests.cases import REAL, SHAPES, Shape, clone, name, paged, same
+from policies.kernels.tests.cases import REAL, SHAPES, Shape, clone, name, paged, rng, same
 
 # (n, K', prot, n0): before the first replacement, the first, later ones; unequal classes; no protection
 REQUESTS = [(59, 60, 3, 60), (60, 60, 3, 60), (500, 60, 3, 60), (81, 75, 0, 80), (4000, 77, 10, 77)]
@@ -17,7 +17,7 @@ INTERVAL = 16
 @pytest.mark.parametrize("interval", [INTERVAL, 64])
 @pytest.mark.parametrize("shape", SHAPES, ids=name)
 def test_rows_go_to_their_victims(shape: Shape, interval: int) -> None:
-    generator = torch.Generator().manual_seed(4)
+    generator = rng(4)
     cache, table = paged(shape, [80] * len(REQUESTS), generator)
     n, keep, prot, start = (torch.tensor(column, dtype=torch.int32) for column in zip(*REQUESTS, strict=True))
     if interval == 64:
@@ -42,7 +42,7 @@ def test_rows_go_to_their_victims(shape: Shape, interval: int) -> None:
 @pytest.mark.parametrize(("window", "heads", "size"), [(3, 2, 24), (8, 32, 128), (64, 32, 128)])
 def test_the_newest_queries_are_recorded(window: int, heads: int, size: int) -> None:
     """Two decodes, a long and a short prefill chunk, padding, and a request that records nothing."""
-    generator = torch.Generator().manual_seed(window)
+    generator = rng(window)
     # (ring row, first position, tokens)
     chunks = [(2, 40, 1), (0, 7, 1), (4, 10, window + 5), (1, 0, 2), (-1, 3, 2)]
     ring_rows = torch.cat([torch.full((count,), row) for row, _, count in chunks] + [torch.tensor([3, 0])]).int()

@@ -7,7 +7,7 @@ import torch
 
 from policies.kernels.paged import PagedCache
 from policies.kernels.redundancy import mean_cosine, mean_cosine_reference
-from policies.kernels.tests.cases import REAL, SHAPES, Shape, name, paged
+from policies.kernels.tests.cases import REAL, SHAPES, Shape, name, paged, rng
 from policies.kernels.triattention import head_scores, head_scores_reference
 from policies.kernels.value_range import value_range, value_range_reference
 from policies.kernels.window import window_attention, window_attention_reference
@@ -30,7 +30,7 @@ def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
 
 def case(shape: Shape) -> tuple[PagedCache, torch.Tensor, torch.Tensor, torch.Generator]:
     """A cache in which one key is NaN, one inf, one value NaN and one inf; of REAL one request only."""
-    generator = torch.Generator().manual_seed(shape.size + 1)
+    generator = rng(shape.size + 1)
     lengths = ENDS[: 1 if shape == REAL else 3]
     cache, table = paged(shape, lengths, generator)
     block = table[0].long()

@@ -1,4 +1,8 @@
-"""Runs under TRITON_INTERPRET=1 only, in a process of its own: the interpreter changes triton for the whole process."""
+"""Tests that launch kernels: on the GPU where there is one, else under TRITON_INTERPRET=1 in a process of its own.
+
+The interpreter changes triton for a whole process, so without either these files are not collected (test_kernels.py
+starts them).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,15 @@ import pytest
 import torch
 
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
-collect_ignore_glob = [] if INTERPRETING else ["test_*.py"]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETING else "cpu")
+collect_ignore_glob = [] if INTERPRETING or DEVICE.type == "cuda" else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    """Tensors are made where the kernels run."""
+    with DEVICE:
+        yield
 
 
 @pytest.fixture(autouse=True)
