@@ -17,7 +17,7 @@ GRID_MODELS = ("Qwen3-4B", "Phi-4-reasoning", "Qwen3-32B")
 
 # Differences between two arms, as (other arm's method, its protection): the number is arm - other, times the sign.
 _AGAINST_RANDOM = {"delta_vs_RA_points": 1, "lead_over_RA_points": 1, "deficit_vs_RA_points": -1}
-ONE_ARM = ("accuracy", "pass@1", "mean_generated_ktokens", "mean_generated_tokens", "run_sd_points", "cap_rate_pct")
+ONE_ARM = ("accuracy", "pass@1", "mean_generated_ktokens", "mean_generated_tokens", "run_sd_points")
 AVERAGE_TASK = "Avg5"
 SURVIVAL = "survival_per_head_age_1-2k"
 COUNTED = {"n_baseline_cells_sig_behind_RA": "behind", "n_baseline_cells_sig_ahead_of_RA": "ahead"}

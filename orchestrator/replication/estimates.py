@@ -104,20 +104,12 @@ def _spread(row: Row, arm: Wanted, cell: Cell, run: Run) -> Prediction:
     return prediction.of_spread(100 * run.run_accuracies(cell), TASKS[arm.task].samples, row["rounding"])
 
 
-def _cut_off(row: Row, arm: Wanted, cell: Cell, run: Run) -> Prediction:
-    rows = run.rows(cell)
-    cut = (rows["finish_reason"] == "length").groupby(rows["problem_id"]).agg(["sum", "count"])
-    ended, counts = cut["sum"].to_numpy(np.int64), cut["count"].to_numpy(np.int64)
-    return _scaled(prediction.of_accuracy(ended, counts, _published(row, arm, scale=0.01)), 100.0)
-
-
 _ONE_ARM: Mapping[str, Callable[[Row, Wanted, Cell, Run], Prediction]] = {
     "accuracy": _accuracy,
     "pass@1": _accuracy,
     "mean_generated_ktokens": lambda row, arm, cell, run: _length(row, arm, cell, run, 1000.0),
     "mean_generated_tokens": lambda row, arm, cell, run: _length(row, arm, cell, run, 1.0),
     "run_sd_points": _spread,
-    "cap_rate_pct": _cut_off,
 }
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from orchestrator.analysis_pairs import complete_problems, pair_problems
 from orchestrator.analysis_rows import cells_of, complete, counted, problems_of, records
 from orchestrator.replication.arms import Wanted
+from orchestrator.replication.names import MODELS, same_model
 from orchestrator.stats.paired import Paired
 from orchestrator.store.reader import Reader
 
@@ -39,15 +40,12 @@ class Run:
         return cell if cell is not None and cell["rows"] else None
 
     def rows(self, cell: Cell) -> pd.DataFrame:
-        """All rows of a cell with `counts`, `right` and `length` (analysis_rows.counted)."""
-        cell_id = str(cell["cell_id"])
-        if cell_id not in self._rows:
-            self._rows[cell_id] = counted(self._reader, pd.DataFrame([cell]))
-        return self._rows[cell_id]
+        """All rows of a published model's cell with `counts`, `right` and `length` (analysis_rows.counted)."""
+        return self._rows[str(cell["cell_id"])]
 
     def problems(self, cell: Cell) -> pd.DataFrame:
         """Complete problems of a cell: counts, right, length."""
-        return complete_problems(dict(cell), problems_of(self._reader, [str(cell["cell_id"])]))
+        return complete_problems(cell, self._problems)
 
     def paired(self, mine: Cell, theirs: Cell) -> Paired:
         """Two cells on the problems that are complete in both."""
@@ -72,4 +70,15 @@ class Run:
 
     @cached_property
     def _rows(self) -> dict[str, pd.DataFrame]:
-        return {}
+        rows = counted(self._reader, pd.DataFrame({"cell_id": self._published}))
+        return {str(cell_id): part for cell_id, part in rows.groupby("cell_id")}
+
+    @cached_property
+    def _problems(self) -> dict[str, pd.DataFrame]:
+        return problems_of(self._reader, self._published)
+
+    @cached_property
+    def _published(self) -> list[str]:
+        """Cells of published models."""
+        published = (cell for cell in self.cells if any(same_model(name, str(cell["model"])) for name in MODELS))
+        return [str(cell["cell_id"]) for cell in published]
