@@ -12,7 +12,8 @@ from orchestrator.outline import OutlineResources
 from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
 
-JOBS = sorted((Path(__file__).parents[2] / "jobs" / "paper").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[2] / "jobs" / "paper").glob("*.yaml"))
+JOBS = [path for path in FILES if not path.stem.startswith("probes")]
 # Rows a model and arm make of each task: problems times published samples.
 ROWS = {"math500": 1000, "gpqa_diamond": 792, "aime": 960, "hmmt": 960, "livecodebench": 1532}
 KEEPS = {"math500": 1024, "gpqa_diamond": 2048, "aime": 4096, "hmmt": 4096, "livecodebench": 3072}

@@ -45,8 +45,8 @@ class Script:
     prompt: int
     reads: tuple[tuple[int, int], ...]
     seed: int
-    pinned: torch.Tensor | None = None
-    banned: torch.Tensor | None = None
+    pinned: np.ndarray | None = None
+    banned: np.ndarray | None = None
     watched: tuple[int, ...] = ()
 
 
@@ -369,7 +369,7 @@ class _Batch:
             return None
         length = len(self.scripts[0].tokens)
         nothing = torch.zeros(self.layers, self.heads, length, dtype=torch.bool)
-        table = torch.stack([nothing if mark is None else mark for mark in marks]).to(self.device)
+        table = torch.stack([nothing if mark is None else torch.from_numpy(mark) for mark in marks]).to(self.device)
         return table.gather(3, self.table).flatten(0, 1)
 
     def _move(self, moves: Moves) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from orchestrator.models import resolve
 from orchestrator.prompts import Renderer
@@ -80,9 +79,9 @@ def test_pins_stay_and_bans_go_head_by_head(engine: ProbeEngine) -> None:
     (prompt,) = prompts(1)
     length = len(prompt) + 200
     fact = tuple(range(len(prompt) + 8, len(prompt) + 14))
-    pinned = torch.zeros(engine.layers, engine.heads, length, dtype=torch.bool)
+    pinned = np.zeros((engine.layers, engine.heads, length), bool)
     pinned[:, 2, list(fact)] = True
-    banned = torch.zeros_like(pinned)
+    banned = np.zeros_like(pinned)
     banned[:, [0, 1, 3], fact[0] : fact[-1] + 1] = True
     tokens = (*prompt, *([20] * (length - len(prompt))))
     script = Script(tokens, len(prompt), ((length - 2, length),), 9, pinned, banned, fact)
