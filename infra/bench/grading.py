@@ -8,6 +8,7 @@ pair occurs once, so no cache helps. Then the price of expressions that never en
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import random
 import time
@@ -16,12 +17,12 @@ from collections.abc import Callable
 
 from orchestrator.tasks.base import Grade
 from orchestrator.tasks.graders import integers, letters, math
-from orchestrator.tasks.graders.symbolic import WALL_SECONDS
+from orchestrator.tasks.graders.symbolic import CHECKER, WALL_SECONDS, SymbolicTimeout
 
 Grader = Callable[[str, str, str], Grade]
 THOUGHT = "So we add the parts, check the sign, and simplify once more. " * 40
 GRADERS: dict[str, Grader] = {"math": math.grade, "integer": integers.grade, "letter": letters.grade}
-HANGING = r"\left(7^{9^{9}}+1\right)\left(3^{9^{9}}+2\right)"
+TOWER = r"9^{9^{9^{9^{9}}}}"
 
 
 def answers(seed: int, count: int) -> list[tuple[str, str, str]]:
@@ -81,10 +82,10 @@ def main() -> None:
     print("decided by " + ", ".join(f"{method} {count}" for method, count in total.most_common()))
     for number in range(given.hanging):
         started = time.perf_counter()
-        verdict = math.grade(str(number), f"\\boxed{{{HANGING}}}", "stop")
+        with contextlib.suppress(SymbolicTimeout):
+            CHECKER.equal(str(number), TOWER)
         spent = time.perf_counter() - started
-        limit = f"limit {2 * WALL_SECONDS:g} s, and the start of a fresh process"
-        print(f"never ends: {verdict.verdict} by {verdict.method} in {spent:.1f} s ({limit})")
+        print(f"never ends: given up after {spent:.1f} s (limit {2 * WALL_SECONDS:g} s, and the start of a process)")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from orchestrator.chunks import BLOCK
 from orchestrator.store.listing import Folder
+from orchestrator.store.paths import SIDE_JUDGES
 from orchestrator.store.schema import GENERATIONS, GRADES
 from workers.api import AGE_BINS
 
@@ -197,10 +198,13 @@ _NEW_NAMES = """
     INSERT INTO {table} SELECT (SELECT count(*) FROM {table}) + row_number() OVER () - 1, * FROM
     (SELECT DISTINCT {columns} FROM {source} EXCEPT SELECT {columns} FROM {table})
 """
-_BEST = """
+# Of several grades of a row the one that counts: no judge that only stands beside, then the newest version and grade.
+_SIDE = ", ".join(f"'{judge}'" for judge in SIDE_JUDGES)
+COUNTS_FIRST = f"judge IN ({_SIDE}), grader_version DESC, graded_at DESC"
+_BEST = f"""
     CREATE OR REPLACE TEMP TABLE best AS SELECT cell, problem_id, sample, grade, verdict, lenient, graded_at
     FROM grades JOIN graders USING (grade) WHERE cell IN (SELECT unnest($cells))
-    QUALIFY row_number() OVER (PARTITION BY cell, problem_id, sample ORDER BY grader_version DESC, graded_at DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY cell, problem_id, sample ORDER BY {COUNTS_FIRST}) = 1
 """
 _UPDATE = """
     UPDATE generations AS g SET grade = b.grade, verdict = b.verdict, lenient = b.lenient, graded_at = b.graded_at

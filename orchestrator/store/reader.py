@@ -24,7 +24,7 @@ from orchestrator.errors import UserError, closest
 from orchestrator.store import compact, listing
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.index import CELL_COLUMNS as CELL_COLUMNS
-from orchestrator.store.index import GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, Index
+from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, Index
 from orchestrator.store.listing import Folder
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, SCHEMA_VERSION
@@ -75,9 +75,9 @@ _FILE_ROWS = """
     SELECT {columns} FROM read_parquet($files, union_by_name = true) AS g LEFT JOIN ({grades}) AS r USING (row_id)
     WHERE {condition} ORDER BY g.cell_label, g.cell_id, g.problem_index, g.sample
 """
-_FILE_GRADES = """
+_FILE_GRADES = f"""
     SELECT * FROM read_parquet($grades, union_by_name = true)
-    QUALIFY row_number() OVER (PARTITION BY row_id ORDER BY grader_version DESC, graded_at DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY row_id ORDER BY {COUNTS_FIRST}) = 1
 """
 
 

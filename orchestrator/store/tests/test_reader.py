@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.chunks import ChunkId
 from orchestrator.errors import UserError
-from orchestrator.store.paths import GraderKey
+from orchestrator.store.paths import SIDE_JUDGES, GraderKey
 from orchestrator.store.reader import COLUMNS, Reader
 from orchestrator.store.rows import grade_row
 from orchestrator.store.tests.stores import START, Arm, build_store, commit_block, make_grade, make_work
@@ -152,3 +152,19 @@ def test_versions_are_distinct(tmp_path: Path) -> None:
 def test_make_work_names_the_problems_of_its_block() -> None:
     work = make_work(FULL.cell, ChunkId(FULL.cell.cell_id, 0, 1), 10)
     assert [row.problem_id for row in work.rows] == ["p008", "p009"]
+
+
+def test_a_judge_that_stands_beside_never_replaces_the_one_that_counts(tmp_path: Path) -> None:
+    store = build_store(tmp_path / "s", [Arm("full", "1100")])
+    cell = Arm("full", "1100").cell
+    chunk = ChunkId(cell.cell_id, 0, 0)
+    rows = Reader(store.paths.root).rows(["row_id", "cell_id", "problem_id", "sample"]).to_dict("records")
+    side = GraderKey("reasoner", 9, SIDE_JUDGES[0])
+    store.commit_grades(side, chunk, [grade_row(row, side, make_grade(Verdict.WRONG), START) for row in rows])
+    for columns in (["verdict", "judge"], ["verdict", "judge", "text"]):
+        frame = Reader(store.paths.root).rows(columns)
+        assert list(frame["verdict"]) == ["correct", "correct", "wrong", "wrong"]
+        assert set(frame["judge"]) == {"none"}
+    newer = GraderKey("reasoner", 2)
+    store.commit_grades(newer, chunk, [grade_row(row, newer, make_grade(Verdict.CORRECT), START) for row in rows])
+    assert set(Reader(store.paths.root).rows(["verdict"])["verdict"]) == {"correct"}
