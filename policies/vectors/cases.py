@@ -18,8 +18,13 @@ from policies.vectors import Case
 from policies.view import CacheView
 
 DTYPES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16, "float16": torch.float16}
-FRAME = {"K_total", "prompt_len", "protect_prompt", "n_sink", "recent", "window", "dtype", "group", "n_select"}
-GROUPS = {"snapkv": "mean_after_softmax", "snapkv_rkv": "max_logits"}
+FRAME = {
+    "K", "K_total", "n_select", "prompt_len", "protect_prompt", "n_sink", "recent", "window", "r", "interval",
+    "H_q", "H_kv", "D", "dtype", "group", "block",
+}  # fmt: skip
+"""Params that say what is evicted and in what shape, not how it is scored."""
+ALIASES = {"lambda": "mix_lambda", "lam": "mix_lambda"}
+GROUPS = {"snapkv_rkv": "max_logits", "rkv_official": "max_logits"}
 
 
 @dataclass(frozen=True)
@@ -122,19 +127,17 @@ def policy(name: str, params: Mapping[str, Any]) -> Scorer:
 
     Raises ValueError for a parameter that neither the policy nor the frame has, so that none is ignored.
     """
-    fields = {field.name: field for field in dataclasses.fields(get(name))}
-    values: dict[str, Any] = {}
-    for key, value in params.items():
-        if key == "kernel":
-            values["kernel"] = max(int(value), 1)
-        elif key == "pool" and value == "none":
-            values["kernel"] = 1
-        elif key in fields:
-            values[key] = value
-        elif key not in FRAME:
-            raise ValueError(f"policy '{name}' has no parameter '{key}'")
-    if params.get("group", GROUPS.get(name)) != GROUPS.get(name):
-        raise ValueError(f"policy '{name}' reduces groups by {GROUPS.get(name)}, not by {params['group']}")
+    fields = {field.name for field in dataclasses.fields(get(name))}
+    given = {ALIASES.get(key, key): value for key, value in params.items()}
+    unknown = given.keys() - fields - FRAME - {"kernel", "pool"}
+    if unknown:
+        raise ValueError(f"policy '{name}' has no parameter '{min(unknown)}'; parameters: {', '.join(sorted(fields))}")
+    group = GROUPS.get(name, "mean_after_softmax")
+    if given.get("group", group) != group:
+        raise ValueError(f"policy '{name}' reduces groups by {group}, not by {given['group']}")
+    values = {key: value for key, value in given.items() if key in fields}
+    if given.get("pool") == "none" or given.get("kernel") == 0:
+        values |= {"kernel": 1, "pool": "avg"}
     built = build(name, values)
     assert isinstance(built, Scorer)
     return built

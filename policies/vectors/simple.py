@@ -30,12 +30,12 @@ def window(case: Case) -> Found:
     """One event of a sliding window, with sinks or without."""
     slots = int(case["inputs"]["S"])
     event = view(frame(case, slots), 1, slots)
-    return Found(run(policy(NAMES[case["policy"]], _own(case)), event).facts())
+    return Found(run(policy(NAMES[case["policy"]], case["params"]), event).facts())
 
 
 def two_events(case: Case) -> Found:
     """Two events with new tokens between them, slots in chronological order."""
-    inputs, scorer = case["inputs"], policy(NAMES[case["policy"]], _own(case))
+    inputs, scorer = case["inputs"], policy(NAMES[case["policy"]], case["params"])
     logical = torch.arange(int(inputs["S_first"])).view(1, 1, -1)
     values: dict[str, Any] = {}
     for event in (1, 2):
@@ -119,7 +119,3 @@ def _slots(case: Case, columns: int, block: int) -> int:
         return len(case["expected"]["scores"][0])
     parts = frame(case, 0)
     return columns if block == 1 else parts.prot + columns * block + parts.recent
-
-
-def _own(case: Case) -> dict[str, Any]:
-    return {name: value for name, value in case["params"].items() if name != "block"}
