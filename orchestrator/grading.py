@@ -71,6 +71,8 @@ def _grade_chunk(store: Store, task: Task, chunk: ChunkId, problems: tuple[Probl
 def _grade_row(task: Task, problem: Problem | None, row: Mapping[str, Any]) -> Grade:
     if problem is None:
         return Grade(Verdict.UNGRADED, None, "problem is not in the task", 0.0)
+    if row["text"] is None:
+        return Grade(Verdict.ERROR, None, "generation without text", 0.0)
     try:
         return task.grade(problem, row["text"], row["finish_reason"])
     except Exception as error:  # one odd text must not cost the other rows of its chunk

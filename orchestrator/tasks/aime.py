@@ -17,8 +17,22 @@ class Aime(Benchmark):
 
     name: ClassVar[str] = "aime"
     sources = (
-        Source("MathArena/aime_2025", "data/train-00000-of-00001.parquet", "default", "train"),
-        Source("MathArena/aime_2026", "data/train-00000-of-00001.parquet", "default", "train"),
+        Source(
+            "MathArena/aime_2025",
+            "data/train-00000-of-00001.parquet",
+            "default",
+            "train",
+            "c94da77eb22bbd6439e62a323bec18493a421302",
+            "9f9066ff48ad2e31f9bf1b1ac6d5e80693195f987985f2859f89dd25ffa51c2d",
+        ),
+        Source(
+            "MathArena/aime_2026",
+            "data/train-00000-of-00001.parquet",
+            "default",
+            "train",
+            "d2de22f3c656b4f56cf8981212186377d1e23bc3",
+            "d91db799651b4cc1f0734f52792a695c9cc60dac342524b3d8e5b2ff31c3e957",
+        ),
     )
     grader: ClassVar[str] = "integer"
     grader_version: ClassVar[int] = integers.VERSION

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,12 +31,17 @@ MATH_INSTRUCTION = "Please reason step by step, and put your final answer within
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a hub data set: repository, file, and for the record its configuration and split."""
+    """One file of a hub data set, pinned: repository, file, commit; for the record its configuration and split.
+
+    sha256  of the file at that commit; empty where this project could not learn it
+    """
 
     repo: str
     file: str
     config: str
     split: str
+    revision: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,11 @@ class Benchmark:
                 f"task '{self.name}': grader '{self.grader}' cannot read these answers: {'; '.join(bad[:5])}"
                 + (f" and {len(bad) - 5} more." if len(bad) > 5 else ".")
             )
+        if not self.mini and not self.data_file and len(items) != self.count:
+            raise UserError(
+                f"task '{self.name}': the hub's files hold {len(items)} problems, the pinned set {self.count}. Give "
+                "the set as `data_file`, or run your own as a `jsonl` task."
+            )
         if not self.mini and self.content and len(items) == self.count:
             found = fingerprint(sorted([problem.problem_id, problem.gold] for problem in items))
             if found != self.content:
@@ -206,19 +216,36 @@ def read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"{file} row {number}", row) for number, row in enumerate(rows, 1)]
 
 
+def _checked(task: str, source: Source, file: Path) -> Path:
+    """The file, if it is the pinned one. The cache names large files by their hash, which saves reading gigabytes."""
+    if not source.sha256 or file.resolve().name == source.sha256:
+        return file
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != source.sha256:
+        raise UserError(
+            f"task '{task}': {file} has SHA-256 {found}, but {source.repo} at {source.revision[:12]} has "
+            f"{source.sha256}. It was changed or cut short: delete it and load it again."
+        )
+    return file
+
+
 def hub_file(task: str, source: Source) -> Path:
     """The file from the local hub cache, else from the hub. Raises UserError that says how to go on without it."""
     # huggingface_hub costs half a second that local data need not pay
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
 
+    fetch = partial(hf_hub_download, source.repo, source.file, repo_type="dataset", revision=source.revision)
     try:
-        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", local_files_only=True))
+        return _checked(task, source, Path(fetch(local_files_only=True)))
     except LocalEntryNotFoundError:
         pass
     try:
         HfApi().dataset_info(source.repo, timeout=HUB_TIMEOUT)  # fails fast where a download would retry
-        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset"))
+        return _checked(task, source, Path(fetch()))
+    except UserError:
+        raise
     except Exception as error:  # the HTTP library beneath changes with hub versions, and so do its exceptions
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(

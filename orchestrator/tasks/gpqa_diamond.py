@@ -28,7 +28,16 @@ class GpqaDiamond(Benchmark):
 
     bundle: ClassVar[Mapping[str, Any]] = {"judge": PUBLISHED, "order": "published"}
     name: ClassVar[str] = "gpqa_diamond"
-    sources = (Source("Idavidrein/gpqa", "gpqa_diamond.csv", "gpqa_diamond", "train"),)
+    sources = (
+        Source(
+            "Idavidrein/gpqa",
+            "gpqa_diamond.csv",
+            "gpqa_diamond",
+            "train",
+            "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
+            "41d1213cd7a4998605a26c2798500652572007161b3a92817ba46b35befcd305",
+        ),
+    )
     grader: ClassVar[str] = "letter"
     grader_version: ClassVar[int] = letters.VERSION
     grade_text = staticmethod(letters.grade)

@@ -18,7 +18,16 @@ class Gsm8k(Benchmark):
     """The hub's field is `question`, copies say `problem`; the answer is what follows `####`, if that is there."""
 
     name: ClassVar[str] = "gsm8k"
-    sources = (Source("openai/gsm8k", "main/test-00000-of-00001.parquet", "main", "test"),)
+    sources = (
+        Source(
+            "openai/gsm8k",
+            "main/test-00000-of-00001.parquet",
+            "main",
+            "test",
+            "740312add88f781978c0658806c59bc2815b9866",
+            "ee7b8da9e381df27b9e3f7758a159ab2bdaa4dbaa910546cbbc47e0cb44e4f59",
+        ),
+    )
     grader: ClassVar[str] = "number"
     grader_version: ClassVar[int] = 1
     grade_text = staticmethod(plain.number)

@@ -17,8 +17,20 @@ class Hmmt(Benchmark):
 
     name: ClassVar[str] = "hmmt"
     sources = (
-        Source("MathArena/hmmt_feb_2025", "data/train-00000-of-00001.parquet", "default", "train"),
-        Source("MathArena/hmmt_nov_2025", "data/train-00000-of-00001.parquet", "default", "train"),
+        Source(
+            "MathArena/hmmt_feb_2025",
+            "data/train-00000-of-00001.parquet",
+            "default",
+            "train",
+            "6fdc4277120810ff75aa22d2d5489b91f7a262a1",
+        ),
+        Source(
+            "MathArena/hmmt_nov_2025",
+            "data/train-00000-of-00001.parquet",
+            "default",
+            "train",
+            "118dbfb45c4c9467c672268ed55166642897aa46",
+        ),
     )
     grader: ClassVar[str] = "math"
     grader_version: ClassVar[int] = math.VERSION

@@ -22,6 +22,15 @@ from orchestrator.tasks.graders.answers import FINISHED
 from orchestrator.tasks.registry import register
 
 DIFFICULTY = "medium"
+_COMMIT = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
+_FILES = {
+    "test.jsonl": "2bd02b38beb48e8c46b5b9987095d999ff38cd8efc255ea5d58974317c48f63f",
+    "test2.jsonl": "095df7c5daf15f882c51a9deb84085cff1e073495a5dbcf95015a564d485f3a3",
+    "test3.jsonl": "28ed26cc83363ce3f1fe2d5fad9f8393077beb1907b167a31bd3b32f80801b79",
+    "test4.jsonl": "d711138ddaebfcf5f8ec6a4283ee677298c0f5c5d374a235af92aaf0584510da",
+    "test5.jsonl": "7f77571c2a6df0c2a72a3277650309f67e01e0008e18117e624633df53f81214",
+    "test6.jsonl": "bb4c364f71921c4495a6ad15abe1a927350b720009f4933e2e71f8af0f6fd1f5",
+}
 _STDIN = (
     "Read the inputs from stdin, solve the problem and write the answer to stdout.\n```python\n# YOUR CODE HERE\n```"
 )
@@ -41,8 +50,8 @@ class LiveCodeBench(Benchmark):
 
     name: ClassVar[str] = "livecodebench"
     sources = tuple(
-        Source("livecodebench/code_generation_lite", file, "release_v6", "test")
-        for file in ("test.jsonl", *(f"test{n}.jsonl" for n in range(2, 7)))
+        Source("livecodebench/code_generation_lite", file, "release_v6", "test", _COMMIT, digest)
+        for file, digest in _FILES.items()
     )
     grader: ClassVar[str] = "program"
     grader_version: ClassVar[int] = 2

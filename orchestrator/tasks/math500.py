@@ -16,7 +16,16 @@ class Math500(Benchmark):
     """Published at keep 1024 with 2 samples a problem."""
 
     name: ClassVar[str] = "math500"
-    sources = (Source("HuggingFaceH4/MATH-500", "test.jsonl", "default", "test"),)
+    sources = (
+        Source(
+            "HuggingFaceH4/MATH-500",
+            "test.jsonl",
+            "default",
+            "test",
+            "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+            "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
+        ),
+    )
     grader: ClassVar[str] = "math"
     grader_version: ClassVar[int] = math.VERSION
     grade_text = staticmethod(math.grade)

@@ -90,7 +90,7 @@ def grade_answer(
         verdict = lenient = Verdict.CORRECT if correct else Verdict.WRONG
     else:
         verdict = Verdict.TRUNCATED if finish_reason == "length" else Verdict.NO_ANSWER
-        method = "unfinished thought" if part is None else "nothing to extract"
+        method = "unfinished thought" if part is None else "nothing to extract" if text.strip() else "empty text"
         lenient = verdict
         whole = until_stop(text)
         if any(mark in whole for mark in marks) and (found := find(whole)):

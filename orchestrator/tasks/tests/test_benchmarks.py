@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import UserError
+from orchestrator.grading import _grade_row
 from orchestrator.tasks import registry
 from orchestrator.tasks.base import Verdict
 from orchestrator.tasks.benchmark import Benchmark
@@ -124,3 +126,44 @@ def test_gsm8k_reads_the_answer_behind_the_marks(tmp_path: Path) -> None:
     problem = task.problems()[0]
     assert problem.gold == "1,024"
     assert task.grade(problem, "so 1024 eggs", "stop").verdict is Verdict.CORRECT
+
+
+def test_every_source_is_pinned() -> None:
+    for name in registry.names():
+        sources = getattr(registry._TASKS[name], "sources", ())
+        assert all(re.fullmatch("[0-9a-f]{40}", source.revision) for source in sources), name
+        assert all(re.fullmatch("(?:[0-9a-f]{64})?", source.sha256) for source in sources), name
+
+
+def test_a_changed_file_of_the_hub_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "test.jsonl"
+    write(file, ROWS)
+    asked: dict[str, Any] = {}
+
+    def download(*_: str, **wanted: Any) -> str:
+        asked.update(wanted)
+        return str(file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    with pytest.raises(
+        UserError, match=r"has SHA-256 .* but HuggingFaceH4/MATH-500 at 6e4ed1a2a79a has 35dc.*delete it"
+    ):
+        registry.get("math500").problems()
+    assert asked["revision"] == "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
+    monkeypatch.setattr("orchestrator.tasks.benchmark._checked", lambda task, source, path: path)
+    monkeypatch.setattr(registry._TASKS["aime"], "sources", registry._TASKS["aime"].sources[:1])  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="the hub's files hold 4 problems, the pinned set 60"):
+        registry.get("aime").problems()
+
+
+@pytest.mark.parametrize("name", [*BENCHMARKS, "livecodebench", "reasoner_w"])
+def test_a_generation_without_text_is_no_answer_and_no_crash(name: str) -> None:
+    task = registry.get(name, **({"mini": True} if name != "reasoner_w" else {}))
+    problem = task.problems(1)[0]
+    assert task.grade(problem, "", "stop").verdict is Verdict.NO_ANSWER
+    assert task.grade(problem, "", "length").verdict is Verdict.TRUNCATED
+    assert task.grade(problem, "x", "abort").verdict is Verdict.ERROR
+    none = _grade_row(task, problem, {"text": None, "finish_reason": "stop"})
+    assert (none.verdict, none.method) == (Verdict.ERROR, "generation without text")
+    lost = _grade_row(task, None, {"text": "x", "finish_reason": "stop"})
+    assert lost.verdict is Verdict.UNGRADED
