@@ -21,8 +21,8 @@ from orchestrator.backend import Backend
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.driver import Interrupt
 from orchestrator.errors import UserError, closest
-from orchestrator.model_cards import PUBLISHED
 from orchestrator.grading import Graded, GradeQueue, grader_key
+from orchestrator.model_cards import PUBLISHED
 from orchestrator.progress import duration
 from orchestrator.resources import task_options
 from orchestrator.spec import JobSpec
