@@ -184,10 +184,11 @@ class ProbeEngine:
         count, slots, group = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]
         seen = torch.ones(count, slots, dtype=torch.bool, device=query.device).tril(slots - count)
         self._batch.remember(module.layer_idx, query, key, seen, kwargs["scaling"])
+        # A group's query heads stand in the query dimension, so that keys and values are not copied for each of them.
+        grouped = query.reshape(query.shape[0], key.shape[1], group * count, -1)
         out = torch.nn.functional.scaled_dot_product_attention(
-            query, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), attn_mask=seen,
-            scale=kwargs["scaling"],
-        )  # fmt: skip
+            grouped, key, value, attn_mask=None if count == 1 else seen.repeat(group, 1), scale=kwargs["scaling"]
+        ).view(query.shape)
         return out.transpose(1, 2).contiguous(), None
 
 
