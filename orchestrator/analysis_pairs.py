@@ -131,21 +131,22 @@ def _looked_at(arm: Cell, reference: Cell, answers: Answers, question: Question)
     """The pair at the look that decides: the first that settles it, else the last one reached, else what is there."""
     planned = min((int(c["planned_samples"]) for c in (arm, reference) if c["planned_samples"] is not None), default=0)
     if not question.looks or not planned:
-        return _pair(arm, reference, answers, question.rule, None)
+        return beside(arm, reference, answers, question.rule, None)
     try:
         plan = schedule([look for look in question.looks if look <= planned], planned, question.rule.alpha)
     except ValueError as error:
         raise UserError(f"analysis.looks: {error}. Write rising numbers of samples, as in looks: [2, 4, 8].") from error
     now = reached(plan, min(answers.samples_done(cell) for cell in (arm, reference)))
     for look in now:
-        found = _pair(arm, reference, answers, replace(question.rule, alpha=look.alpha), look.samples)
+        found = beside(arm, reference, answers, replace(question.rule, alpha=look.alpha), look.samples)
         if judge(found.paired, found.rule).verdict in (Verdict.BETTER, Verdict.WORSE) or look is now[-1]:
             return replace(found, look=look, looks=plan)
     first = replace(question.rule, alpha=plan[0].alpha)
-    return replace(_pair(arm, reference, answers, first, plan[0].samples), looks=plan, waiting=True)
+    return replace(beside(arm, reference, answers, first, plan[0].samples), looks=plan, waiting=True)
 
 
-def _pair(arm: Cell, reference: Cell, answers: Answers, rule: Rule, samples: int | None) -> Pair:
+def beside(arm: Cell, reference: Cell, answers: Answers, rule: Rule, samples: int | None = None) -> Pair:
+    """Two cells of one comparison, at all samples or at the first `samples` of each problem."""
     problems = answers.problems(samples)
     mine, theirs = (complete_problems(cell, problems, samples) for cell in (arm, reference))
     seen = [problems[str(cell["cell_id"])].index for cell in (arm, reference) if cell["cell_id"] in problems]

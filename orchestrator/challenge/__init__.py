@@ -1,0 +1,1 @@
+"""One command from a user's score file to a verdict against protected random and matched nulls."""
