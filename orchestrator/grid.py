@@ -282,22 +282,25 @@ def _row(planned: PlannedCell, prompts: Prompts, index: int, sample: int, attemp
         request_id=f"{planned.cell_id}/{problem.problem_id}/{sample}@{attempt}",
         prompt_token_ids=tuple(prompt.token_ids),
         sampling=Sampling(ref.temperature, max_tokens, ref.top_p, ref.top_k, ref.min_p, seed),
-        eviction=_eviction(planned, problem.problem_id, sample),
+        eviction=eviction_of(
+            planned, eviction_seed(cell.eviction_base_seed, cell.task.name, problem.problem_id, sample)
+        ),
     )
     return Row(problem.problem_id, seed, prompt.sha256, request)
 
 
-def _eviction(planned: PlannedCell, problem_id: str, sample: int) -> Eviction | None:
-    cell, rule = planned.cell, planned.arm.rule
+def eviction_of(planned: PlannedCell, seed: int) -> Eviction | None:
+    """What a request of the cell asks for, with the eviction seed; None for `full`."""
+    rule = planned.arm.rule
     if rule is None:
         return None
     return Eviction(
         policy=planned.arm.reference,
-        params=cell.policy.params,
+        params=planned.cell.policy.params,
         keep=rule.budget.keep,
         recent=rule.budget.recent,
         protection=rule.protection,
         n_sink=rule.n_sink,
-        seed=eviction_seed(cell.eviction_base_seed, cell.task.name, problem_id, sample),
+        seed=seed,
         overflow=rule.overflow,
     )

@@ -47,7 +47,10 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling of one request; temperature 0 is greedy, max_tokens counts generated tokens."""
+    """Sampling of one request; temperature 0 is greedy, max_tokens counts generated tokens.
+
+    ignore_eos  go on to max_tokens whatever is generated: for measuring speed
+    """
 
     temperature: float
     max_tokens: int
@@ -55,6 +58,7 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     seed: int = 0
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class EvictionTrace:
     age_histogram       log2 bins of the age in tokens of the slots cached at the end, all heads
     union_alive         tokens held by at least one (layer, KV head) at the end
     kept_crc            xor over hash(layer, head, event, kept logical positions), u64
+    nan_scores          candidates that a policy scored NaN, over events, layers and heads: ranked last
     """
 
     events: int
@@ -105,11 +110,15 @@ class EvictionTrace:
     age_histogram: tuple[int, ...]
     union_alive: int
     kept_crc: int
+    nan_scores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One finished request, times in seconds; finish_reason as in vLLM ("stop" | "length" | "abort" | "error")."""
+    """One finished request, times in seconds; finish_reason as in vLLM ("stop" | "length" | "abort" | "error").
+
+    n_cached_prompt  prompt tokens that a prefix cache answered for
+    """
 
     request_id: str
     text: str
@@ -124,6 +133,7 @@ class Generation:
     preemptions: int
     concurrency: int
     trace: EvictionTrace | None
+    n_cached_prompt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
