@@ -34,7 +34,7 @@ class Package:
 
 
 def package(job: JobSpec, limit: int = MAX_BYTES) -> Package:
-    """The job file, its policy files and its data files.
+    """The job file, its policy files, calibrations and data files.
 
     Raises UserError for a file that is missing or lies outside the job's folder, and for a package that is too large.
     """
@@ -65,6 +65,9 @@ def _named(job: JobSpec, root: Path) -> Iterator[tuple[Path, str]]:
         file, colon, _ = arm.reference.rpartition(":")
         if colon and file.endswith(".py"):
             yield Path(file), "policy file"
+    for model in job.models:
+        if model.calibration is not None and not Path(model.calibration).is_absolute():
+            yield (root / model.calibration).resolve(), f"calibration of model {model.path}"
     for task in job.tasks:
         for key in registry.path_options(task.name):
             value = task.options().get(key)

@@ -41,6 +41,15 @@ def test_the_job_and_the_files_that_it_names_travel_and_nothing_else(tmp_path: P
     assert found.size == sum((tmp_path / path).stat().st_size for path in found.files)
 
 
+def test_a_models_calibration_travels(tmp_path: Path) -> None:
+    (tmp_path / "c.safetensors").write_bytes(b"")
+    for given, files in (("c.safetensors", ["c.safetensors", "job.yaml"]), ("/shared/c.safetensors", ["job.yaml"])):
+        named = f"max_model_len: 2048, calibration: {given}"
+        (tmp_path / "job.yaml").write_text(job_text().replace("max_model_len: 2048", named))
+        found = submission.package(JobSpec.load(tmp_path / "job.yaml"))
+        assert [str(path) for path in found.files] == files
+
+
 def test_a_file_outside_the_folder_or_missing_is_named(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
