@@ -30,7 +30,8 @@ _GROUPS = {
         "Lengths and times": "n_prompt n_output n_reasoning ttft_seconds e2e_seconds queue_seconds "
         "decode_tokens_per_second num_preemptions concurrency",
         "Eviction": "keep interval recent protection n_sink overflow_mode overflow events expected_events "
-        "prompt_kept_mean prompt_kept_min cached_peak cached_mean union_alive kept_crc age_histogram eviction_seed",
+        "prompt_kept_mean prompt_kept_min cached_peak cached_mean union_alive kept_crc nan_scores age_histogram "
+        "eviction_seed",
     }.items()
 }
 

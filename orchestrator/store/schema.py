@@ -100,6 +100,7 @@ GENERATIONS = _table(
     ),
     _optional("union_alive", pa.int32(), "tokens held by at least one head at the end" + _FULL, "tokens"),
     _optional("kept_crc", pa.uint64(), "xor over the hashed kept sets of all events, layers and heads" + _FULL),
+    _optional("nan_scores", pa.int64(), "candidates that the policy scored NaN, all events, layers and heads" + _FULL),
     _required("concurrency", pa.int32(), "running requests of the engine while this one decoded"),
     _required("engine_id", pa.string(), "engine process that made the row"),
     _required("engine_kind", pa.string(), "vllm, transformers or simulated; simulated rows are never results"),

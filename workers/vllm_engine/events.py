@@ -221,7 +221,8 @@ class EvictionCore:
         )
         if event.policy.needs.slot_state:
             view = self._observe(states[0], event, view)
-        kept = select(event.policy, view)
+        # requests that share a selection rank draws and positions, which are never NaN
+        kept = select(event.policy, view, states[0].tally)
         logical = positions.gather(2, kept).view(count, layers, heads, -1)
         for state, crc in zip(states, kept_crcs(events, self.layers, self.heads, logical).tolist(), strict=True):
             state.crc ^= crc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 
 from policies.base import Needs, Policy, Replacer, Scorer
 from policies.registry import PolicyError, build
+from policies.select import Tally
 from workers.api import Eviction
 from workers.vllm_engine.physical import reserved_tokens, unbounded_lengths
 from workers.vllm_engine.records import Records, Wanted
@@ -29,6 +30,7 @@ class RequestState:
     policy    None when the request does not evict
     events    selections made, or tokens overwritten in place
     crc       kept_crc so far
+    tally     what its selections met
     record    its record in records.Records, None when its policy needs none
     """
 
@@ -40,6 +42,7 @@ class RequestState:
     schedule: Schedule
     events: int = 0
     crc: int = 0
+    tally: Tally = field(default_factory=Tally)
     record: int | None = None
 
 

@@ -34,6 +34,7 @@ class RankFacts:
     ages: tuple[int, ...]
     alive: np.ndarray
     crc: int
+    nan_scores: int
 
 
 def measure(core: EvictionCore, request_id: str) -> RankFacts | None:
@@ -59,6 +60,7 @@ def measure(core: EvictionCore, request_id: str) -> RankFacts | None:
         ages=age_histogram(newest - positions),
         alive=np.packbits(alive),
         crc=state.crc,
+        nan_scores=int(state.tally.nan_scores),
     )
 
 
@@ -80,6 +82,7 @@ def merge(ranks: Sequence[RankFacts], expected_events: int) -> EvictionTrace:
         age_histogram=tuple(np.sum([rank.ages for rank in ranks], axis=0).tolist()),
         union_alive=int(np.unpackbits(alive).sum()),
         kept_crc=crc,
+        nan_scores=sum(rank.nan_scores for rank in ranks),
     )
 
 

@@ -169,3 +169,18 @@ def test_a_scoring_policy_reads_the_cache_it_is_given() -> None:
     whole.step(["random"], np.array([28]), np.array([1]), Source(gather, no_tokens))
     assert seen == [(0, 28)]
     assert whole.requests.positions[state.row, 0, 0, :24].sort().values.tolist() == [*range(9), *range(13, 28)]
+
+
+def test_scores_that_are_nan_are_counted_over_ranks() -> None:
+    def gather(row: int, slots: int) -> Rows:
+        keys = torch.zeros(len(LAYERS), 2, slots, 3)
+        keys[:, :, 12:14] = float("nan")
+        return keys, keys
+
+    ranks = [core(HEADS[:2]), core(HEADS[2:])]
+    for rank in ranks:
+        rank.requests.add("random", 9, 9, to_extra_args(REQUESTS["random"]))
+        rank.requests.batch(["random"]).states[0].policy = KeySum()
+        rank.step(["random"], np.array([0]), np.array([9]), Source(gather, no_tokens))
+        rank.step(["random"], np.array([28]), np.array([1]), Source(gather, no_tokens))
+    assert trace(ranks, "random").nan_scores == 2 * len(LAYERS) * len(HEADS)
