@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import frames, session, tables
-from dashboard.contents.base import Charts, Content, Heading, Note, Table, verdict_legend
+from dashboard.contents.base import Charts, Content, Heading, Note, Table
 
 PANELS_PER_ROW = 2
 
@@ -56,11 +56,6 @@ def table(block: Table) -> None:
     if block.legend or block.note:
         glyphs(block.legend, block.note)
     downloads(block.export, block.name)
-
-
-def legend(each_cell: str) -> None:
-    """What marks, hatching and the numbers of a cell mean, below a table."""
-    glyphs(verdict_legend(), each_cell)
 
 
 def glyphs(items: Sequence[tuple[str, str]], more: str = "") -> None:

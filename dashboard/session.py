@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import data, frames, guard, theme
+from orchestrator.errors import UserError, closest
 
 _KEY = "evictbench_session"
 FULL = "full"
@@ -102,7 +103,13 @@ def whole(store: Path, reference: str | None = None, rule: frames.Rule = frames.
     guard.check(store)
     stamp = data.stamp(store)
     arms = data.arms(store, stamp)
-    chosen = reference or _default(store, stamp, contenders(arms))
+    policies = contenders(arms)
+    if reference is not None and reference not in policies:
+        raise UserError(
+            f"reference '{reference}' has no cell in {store}; policies: {', '.join(policies)}."
+            f"{closest(reference, policies)}"
+        )
+    chosen = reference or _default(store, stamp, policies)
     return Session(store, stamp, False, arms, arms, chosen, rule)
 
 

@@ -73,7 +73,7 @@ def arm_rows(
     where = [
         (title, name)
         for title, name in (("Model · task", "panel_title"), ("Budget", "budget"))
-        if len(table[name].unique()) > 1
+        if table[table[name] != ""][name].nunique() > 1
     ]
     rows = [
         tables.Row(

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from dashboard import browser, pictures
 from dashboard.app import PAGES
+from dashboard.bundle.command import command
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -85,3 +87,16 @@ def test_pictures_are_small_and_of_every_named_page(page: Page, address: str, tm
     files = pictures.take(page, address, tmp_path)
     assert [file.stem for file in files] == list(pictures.PAGES)
     assert all(5_000 < file.stat().st_size < pictures.MAX_BYTES for file in files)
+
+
+def test_a_bundle_draws_its_charts_without_a_server(page: Page, store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store.html"
+    assert CliRunner().invoke(command, [str(store), "--html", str(out)], catch_exceptions=False).exit_code == 0
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("requestfailed", lambda request: problems.append(request.url))
+    page.goto(out.as_uri())
+    page.wait_for_function("document.body.dataset.charts", timeout=60_000)
+    assert page.evaluate("document.body.dataset.charts") == "drawn"
+    assert page.evaluate("[...document.querySelectorAll('.chart')].every(place => place.querySelector('svg'))")
+    assert problems == []

@@ -6,64 +6,31 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import data, frames, parts, session, tables, theme
+from dashboard.contents import overview
 
-COUNTERS = ("worse", "unresolved", "better")
 CONTROL = {"run": "", "pause": " · asked to pause", "cancel": " · asked to stop"}
-
-
-def counters(contest: pd.DataFrame) -> None:
-    """How many arms are worse, unresolved or better than the reference; unfinished ones are counted apart."""
-    counts = frames.verdict_counts(contest)
-    columns = st.columns(len(COUNTERS) + 1)
-    for column, name in zip(columns, COUNTERS, strict=False):
-        mark = theme.VERDICTS[name]
-        column.metric(f"{mark.glyph} {mark.text}", counts[name], border=True)
-    columns[-1].metric(f"{theme.INCOMPLETE} unfinished", counts["unfinished"], border=True)
-
-
-def difference_cell(row: pd.Series) -> tables.Cell:
-    """`▼ −96.2`, hatched while unfinished."""
-    if not row["complete"]:
-        return tables.Cell(f"{theme.INCOMPLETE} {row['done']}", "incomplete", "Unfinished: no verdict yet")
-    text = f"{theme.verdict_mark(row['verdict'])} {theme.points(row['difference'])}"
-    hover = f"95 % interval {theme.interval(row['low'], row['high'])}; wins / losses / ties {row['counts']}; {row['n']}"
-    return tables.Cell(text, row["verdict"], f"{hover} {row['reason']}".strip(), "differences")
 
 
 def main(state: session.Session) -> None:
     """Counters, the grid of verdicts, campaigns, then what a reader must know about the models."""
     st.title("Overview")
-    st.caption(f"What is settled against {state.reference_text}? Difference of accuracy in points, paired by problem.")
+    st.caption(overview.question(state))
     table = state.differences
     contest = table[table["policy"] != "full"]
-    counters(contest)
+    counted = overview.counters(contest)
+    for column, (label, number) in zip(st.columns(len(counted)), counted, strict=True):
+        column.metric(label, number, border=True)
     if contest.empty:
         st.info(frames.no_comparison(state.arms, state.reference), icon=":material/info:")
     else:
-        verdict_grid(state, table)
+        parts.table(overview.grid(state, table))
     for note in data.notes(state.store, state.stamp):
         st.info(note, icon=":material/info:")
     st.subheader("Campaigns")
     campaigns(state)
     st.subheader("What was run")
     st.html(tables.render("Model · task", [("", name) for name in ("keep", "interval", "problems", "samples", "arms")],
-                          what_was_run(state.arms)))  # fmt: skip
-
-
-def verdict_grid(state: session.Session, table: pd.DataFrame) -> None:
-    """Arms x (model, task): the verdict mark and the difference in each cell; references say that they are."""
-    panels = frames.panels(state.arms)
-    compared = {row["cell_id"]: difference_cell(row) for _, row in table.iterrows()}
-    rows = []
-    for label, mine in frames.by_arm(state.arms):
-        first = mine.iloc[0]
-        ids = dict(zip(mine["panel"], mine["cell_id"], strict=True))
-        reference = tables.Cell("reference") if first["policy"] == state.reference else tables.MISSING
-        cells = [compared.get(ids.get(panel.key, ""), reference) for panel in panels]
-        kind = frames.row_kind(mine, state.references)
-        rows.append(tables.Row(frames.short_label(label, first), cells, kind, first["rule"]))
-    st.html(tables.render("Policy", [(panel.model, panel.task) for panel in panels], rows))
-    parts.legend("Each cell: difference in points.")
+                          what_was_run(state.all_budgets)))  # fmt: skip
 
 
 def campaigns(state: session.Session) -> None:
