@@ -46,6 +46,16 @@ def _logits(
     return z * SCALE
 
 
+@triton.jit
+def add_to_softmax(largest: tl.tensor, total: tl.tensor, z: tl.tensor) -> tl.tensor:
+    """Maximum and sum of exp(z - maximum) of every row [ROWS], with the logits [ROWS, TILE] counted in."""
+    higher = tl.maximum(largest, tl.max(z, 1))
+    # before the first usable key there is nothing to rescale, and -inf - -inf would be NaN for good
+    kept = tl.where(largest == -float("inf"), 0.0, total * tl.exp(largest - higher))
+    new = tl.where(z == -float("inf"), 0.0, tl.exp(z - higher[:, None]))
+    return higher, kept + tl.sum(new, 1)
+
+
 @kernel
 def _window(
     out: tl.tensor,
@@ -92,11 +102,7 @@ def _window(
         keys = load_rows(base, table, slot, head, end, BLOCK, SIZE, SIZE_PADDED, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
         z = _logits(ring, first, keys, window, n_query_heads, SCALE, MEMBERS, SIZE, ROWS, SIZE_PADDED)
         z = tl.where((finite_rows(keys) & (slot < end))[None, :], z, -float("inf"))
-        higher = tl.maximum(largest, tl.max(z, 1))
-        # before the first usable key there is nothing to rescale, and -inf - -inf would be NaN for good
-        kept = tl.where(largest == -float("inf"), 0.0, total * tl.exp(largest - higher))
-        new = tl.where(z == -float("inf"), 0.0, tl.exp(z - higher[:, None]))
-        total, largest = kept + tl.sum(new, 1), higher
+        largest, total = add_to_softmax(largest, total, z)
     queries = tl.arange(0, ROWS)
     for start in range(0, width, TILE):
         slot = start + tl.arange(0, TILE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from policies.base import Windowed
+from policies.kernels.attention_mass import add_decode_mass, add_decode_mass_reference
 from policies.kernels.paged import PagedCache
 from policies.kernels.redundancy import mean_cosine, mean_cosine_reference
 from policies.kernels.tests.cases import REAL, SHAPES, Shape, name, paged, rng
@@ -12,6 +14,7 @@ from policies.kernels.triattention import head_scores, head_scores_reference
 from policies.kernels.value_range import value_range, value_range_reference
 from policies.kernels.window import window_attention, window_attention_reference
 from policies.scoring.triattention import Weights
+from policies.scoring.window import pooled
 
 # NaN and inf are in the inputs; numpy warns of them where a device would not
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -87,3 +90,38 @@ def test_window_attention(shape: Shape, window: int, reduce: str) -> None:
     expected = window_attention_reference(*arguments)
     close(window_attention(*arguments), expected)
     assert expected.isnan().any()
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_pooling_all_of_the_width_pools_the_slots_of_each_request(reduce: str) -> None:
+    """What stands behind a request's slots is absent for a pool, so requests of any length are pooled together."""
+    cache, table, ends, generator = case(SHAPES[0])
+    rings = torch.randn(SHAPES[0].layers, 3, 4, 6, SHAPES[0].size, generator=generator)
+    rows = torch.arange(3, dtype=torch.int32)
+    scores = window_attention_reference(cache, table, ends, rings, rows, torch.full_like(rows, 9), WIDTH, reduce)
+    policy = Windowed(window=4, kernel=5, pool="avg" if reduce == "mean" else "max")
+    together = pooled(scores.flatten(0, 1), policy).unflatten(0, scores.shape[:2])
+    for request, end in enumerate(ends.tolist()):
+        close(together[request, ..., :end], pooled(scores[request, ..., :end], policy))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=name)
+def test_decode_steps_add_their_attention(shape: Shape) -> None:
+    """A padding token, a request that records nothing, and two that do, after two steps each."""
+    generator = rng(shape.size)
+    cache, table = paged(shape, [70, 3, 64], generator)
+    heads = shape.heads * GROUP[shape.heads]
+    token_rows, records, cached = (
+        torch.tensor(numbers, dtype=torch.int32) for numbers in ([2, -1, 0, 1], [4, -1, 1], [70, 3, 64])
+    )
+    fused = heads + 2 * shape.heads
+    mass = torch.full((5, shape.heads, WIDTH), float("nan"))
+    mass[[1, 4]] = torch.rand(2, shape.heads, WIDTH, generator=generator)
+    expected = mass.clone()
+    for _ in range(2):
+        query = torch.randn(4, fused, shape.size, generator=generator).to(shape.dtype)[:, :heads]
+        arguments = (query, cache.keys[0], token_rows, table, records, cached, shape.size**-0.5)
+        add_decode_mass(mass, *arguments)
+        add_decode_mass_reference(expected, *arguments)
+    close(mass, expected)
+    assert mass[[0, 2, 3]].isnan().all()
