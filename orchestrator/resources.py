@@ -114,9 +114,11 @@ def load_task(job: JobSpec, index: int, found: Resources) -> LoadedTask:
     """Load tasks[index] and its first problems, whole blocks only. Raises UserError with its place in the job file."""
     spec = job.tasks[index]
     options = task_options(spec, job.folder)
-    if job.protocol == PUBLISHED:
-        options |= registry.published(spec.name)
+    bundle = registry.published(spec.name) if job.protocol == PUBLISHED else {}
+    options |= bundle
     notes = []
+    if bundle:
+        notes.append(f"{spec.name}: protocol published sets {', '.join(f'{k}: {v}' for k, v in bundle.items())}.")
     limit = None if spec.limit is None else blocks_for(spec.limit) * BLOCK
     try:
         task = found.task(spec.name, options)
