@@ -48,6 +48,7 @@ _SQL_TYPES = {
     pa.string(): "VARCHAR",
     pa.int32(): "INTEGER",
     pa.int64(): "BIGINT",
+    pa.uint64(): "UBIGINT",
     pa.float64(): "DOUBLE",
     pa.bool_(): "BOOLEAN",
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
@@ -257,6 +258,12 @@ def _declared(names: Sequence[str], schema: pa.Schema | None = None) -> str:
         return _SQL_TYPES[source.field(name).type]
 
     return ", ".join(f"{name} {kind(name)}" for name in names)
+
+
+def nothing(schema: pa.Schema) -> str:
+    """A relation of no rows with all columns of a table."""
+    columns = ", ".join(f"NULL::{_SQL_TYPES[field.type]} AS {field.name}" for field in schema)
+    return f"SELECT {columns} WHERE false"
 
 
 def _quoted(text: str) -> str:

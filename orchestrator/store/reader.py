@@ -24,7 +24,7 @@ from orchestrator.errors import UserError, closest
 from orchestrator.store import compact, listing
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.index import CELL_COLUMNS as CELL_COLUMNS
-from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, Index
+from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, Index, nothing
 from orchestrator.store.listing import Folder
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, SCHEMA_VERSION
@@ -71,12 +71,15 @@ _HOT_ROWS = """
     SELECT {columns} FROM generations g JOIN cells c USING (cell) JOIN origins o USING (origin)
     LEFT JOIN graders d USING (grade) WHERE {condition} ORDER BY c.cell_label, c.cell_id, g.problem_index, g.sample
 """
-_FILE_ROWS = """
-    SELECT {columns} FROM read_parquet($files, union_by_name = true) AS g LEFT JOIN ({grades}) AS r USING (row_id)
-    WHERE {condition} ORDER BY g.cell_label, g.cell_id, g.problem_index, g.sample
+# Older files lack nullable columns: an empty relation brings them.
+_FILE_ROWS = f"""
+    SELECT {{columns}} FROM (
+        SELECT * FROM read_parquet($files, union_by_name = true) UNION ALL BY NAME {nothing(GENERATIONS)}
+    ) AS g LEFT JOIN ({{grades}}) AS r USING (row_id)
+    WHERE {{condition}} ORDER BY g.cell_label, g.cell_id, g.problem_index, g.sample
 """
 _FILE_GRADES = f"""
-    SELECT * FROM read_parquet($grades, union_by_name = true)
+    SELECT * FROM (SELECT * FROM read_parquet($grades, union_by_name = true) UNION ALL BY NAME {nothing(GRADES)})
     QUALIFY row_number() OVER (PARTITION BY row_id ORDER BY {COUNTS_FIRST}) = 1
 """
 
@@ -289,7 +292,7 @@ class Reader:
         if grades:
             parameters["grades"] = list(grades)
         else:
-            source = f"SELECT {', '.join(f'NULL AS {name}' for name in GRADES.names)} WHERE false"
+            source = nothing(GRADES)
         return self.index.table(_FILE_ROWS.format(columns=listed, grades=source, condition=condition), parameters)
 
     def _row(self, row_id: str, columns: Sequence[str]) -> dict[str, Any]:

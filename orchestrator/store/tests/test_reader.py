@@ -168,3 +168,17 @@ def test_a_judge_that_stands_beside_never_replaces_the_one_that_counts(tmp_path:
     newer = GraderKey("reasoner", 2)
     store.commit_grades(newer, chunk, [grade_row(row, newer, make_grade(Verdict.CORRECT), START) for row in rows])
     assert set(Reader(store.paths.root).rows(["verdict"])["verdict"]) == {"correct"}
+
+
+def test_files_from_before_a_column_was_added_have_nulls_there(tmp_path: Path) -> None:
+    build_store(tmp_path / "s", [RANDOM])
+    for table, column in (("generations", "nan_scores"), ("grades", "lenient")):
+        for path in (tmp_path / "s" / table).rglob("*.parquet"):
+            pq.write_table(pq.read_table(path, partitioning=None).drop_columns([column]), path)
+    reader = Reader(tmp_path / "s")
+    assert not reader.skipped
+    rows = reader.rows(["row_id", "nan_scores", "lenient", "extracted", "verdict"])
+    assert len(rows) == 10
+    assert rows["nan_scores"].isna().all()
+    assert rows["lenient"].isna().all()
+    assert reader.row(rows["row_id"].iloc[0])["nan_scores"] is None
