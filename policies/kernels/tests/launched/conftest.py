@@ -6,6 +6,7 @@ starts them).
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -84,6 +85,27 @@ def bf16_products() -> None:
         return product(builder, widened(a), widened(b), *rest)
 
     InterpreterBuilder.create_dot = create_dot
+
+
+@pytest.fixture(scope="session", autouse=True)
+def program_order() -> None:
+    """Programs of every second launch run last to first: what depends on their order shows, as it would on a device."""
+    if not INTERPRETING:
+        return
+    from triton.runtime.interpreter import InterpreterBuilder  # noqa: PLC0415 - as below
+
+    place, size = InterpreterBuilder.set_grid_idx, InterpreterBuilder.set_grid_dim
+    turn = itertools.cycle((True, False))
+    last: list[tuple[int, ...]] = [()]
+
+    def set_grid_dim(builder: Any, *grid: int) -> None:
+        last[0] = tuple(count - 1 for count in grid) if next(turn) else ()
+        size(builder, *grid)
+
+    def set_grid_idx(builder: Any, *index: int) -> None:
+        place(builder, *(end - at for end, at in zip(last[0], index, strict=True)) if last[0] else index)
+
+    InterpreterBuilder.set_grid_dim, InterpreterBuilder.set_grid_idx = set_grid_dim, set_grid_idx
 
 
 @pytest.fixture(scope="session", autouse=True)
