@@ -15,7 +15,7 @@ class Moves:
     """Row moves of one event: slot dst takes what slot src held before the event; int64 [L, H, M] each.
 
     Rectangular by moves of a kept row onto itself. With hole filling no dst is another move's src, so rows may move in
-    any order; order-preserving moves overlap (src >= dst, both ascending): read all first, or go upwards.
+    any order; moves that keep an order overlap: read all first, or, where kept is ascending (src >= dst), go upwards.
     """
 
     src: torch.Tensor
@@ -33,7 +33,7 @@ class Moves:
 def plan(kept: torch.Tensor, slots: int, order: bool) -> Moves:
     """Moves that bring the kept slots, int64 [L, H, K] ascending, of a cache of `slots` rows into slots 0..K-1.
 
-    order     True: slot j takes kept[j] (M = K). False: evicted slots below K, ascending, are filled by the kept slots
+    order     True: slot j takes kept[j] (M = K), also when kept is in another order (Scorer.slot_order). False: evicted slots below K, ascending, are filled by the kept slots
               from K on, ascending (M = min(K, slots - K)), so that few rows move.
     """
     keep = kept.shape[2]

@@ -269,6 +269,9 @@ def test_the_order_of_kept_slots_is_a_choice() -> None:
     scores = by_score.score(view).gather(2, kept[..., 3:13])
     assert (scores.diff(dim=-1) <= 0).all()
     assert (kept.diff(dim=-1) < 0).any()
+    moved = view.need("keys").clone()
+    plan(kept, 40, order=True).apply(moved)
+    assert torch.equal(moved[:, :, :18], world.cached(0, kept))
 
 
 forced = st.lists(st.sampled_from("pfb"), min_size=12, max_size=12)
