@@ -33,8 +33,9 @@ class Moves:
 def plan(kept: torch.Tensor, slots: int, order: bool) -> Moves:
     """Moves that bring the kept slots, int64 [L, H, K] ascending, of a cache of `slots` rows into slots 0..K-1.
 
-    order     True: slot j takes kept[j] (M = K), also when kept is in another order (Scorer.slot_order). False: evicted slots below K, ascending, are filled by the kept slots
-              from K on, ascending (M = min(K, slots - K)), so that few rows move.
+    order     True: slot j takes kept[j] (M = K), also when kept is in another order (Scorer.slot_order). False: evicted
+              slots below K, ascending, are filled by the kept slots from K on, ascending (M = min(K, slots - K)), so
+              that few rows move.
     """
     keep = kept.shape[2]
     assert keep <= slots, (keep, slots)
