@@ -140,6 +140,7 @@ class EvictingCPUWorker(CPUWorker):
 
     def init_device(self) -> None:
         """vLLM names its runner class in here, so the runner is made a second time, as ours."""
+        ask_for_tiles()
         super().init_device()
         if self.use_v2_model_runner:
             raise SettingsError("vLLM chose its V2 runner on the CPU; set VLLM_USE_V2_MODEL_RUNNER=0")
@@ -159,6 +160,16 @@ class EvictionExtension:
     def evictbench_describe(self) -> dict[str, str]:
         """Names of the classes in place, for attestation."""
         return describe(self.model_runner)
+
+
+def ask_for_tiles() -> None:
+    """Have Linux grant this process the AMX tile registers, which it does on request only.
+
+    oneDNN asks when a batch is large enough to use them; a first batch of one row reaches vLLM's attention kernel
+    before that and dies of an illegal instruction.
+    """
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
 
 
 def override_backend() -> None:

@@ -30,7 +30,7 @@ from policies.budget import Overflow, Protection
 from workers.api import Counters, EngineSpec, Eviction, EvictionTrace, Generation, Provenance, Request, Sampling
 from workers.errors import EngineError, Fatal, OutOfMemory, PolicyNotActive, Retryable
 from workers.vllm_engine.cache_spec import EvictingManager
-from workers.vllm_engine.cpu_worker import restore_backend
+from workers.vllm_engine.cpu_worker import ask_for_tiles, restore_backend
 from workers.vllm_engine.engine_args import engine_args, settings_of
 from workers.vllm_engine.scheduler import EvictingScheduler
 from workers.vllm_engine.settings import Schedule, SettingsError, to_extra_args
@@ -71,10 +71,7 @@ class VllmEngine:
             )
         if self._settings is None:
             restore_backend()
-        if current_platform.is_cpu() and torch.cpu._is_amx_tile_supported():
-            # Linux grants the tile registers on request. oneDNN asks when a batch is large enough to use them; a batch
-            # of one row, as the self-check is, reaches the attention kernel first and dies of an illegal instruction.
-            torch.cpu._init_amx()
+        ask_for_tiles()
         self._vllm = _guard("start", lambda: LLMEngine.from_engine_args(engine_args(self._spec)), fatal=True)
         config = self._vllm.vllm_config.model_config
         self._heads = config.get_num_layers(self._vllm.vllm_config.parallel_config) * config.get_total_num_kv_heads()
@@ -221,6 +218,7 @@ class VllmEngine:
             preemptions=stats.num_preemptions,
             concurrency=running,
             trace=trace,
+            n_cached_prompt=out.num_cached_tokens or 0,
         )
 
     def _trace(self, entry: _Open, out: RequestOutput, ranks: Sequence[RankFacts | None]) -> EvictionTrace:
@@ -294,6 +292,7 @@ def _sampling_params(request: Request, schedule: Schedule | None) -> SamplingPar
         top_k=sampling.top_k,
         min_p=sampling.min_p,
         max_tokens=sampling.max_tokens,
+        ignore_eos=sampling.ignore_eos,
         # greedy needs no generator, and one per request costs a call per row and step
         seed=sampling.seed % (1 << 63) if sampling.temperature > 0 else None,
         extra_args=to_extra_args(request.eviction) if schedule is not None and request.eviction is not None else None,

@@ -15,7 +15,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
-from workers.vllm_engine.settings import KEY, EngineSettings, SettingsError, from_extra_args
+from workers.vllm_engine.settings import KEY, EngineSettings, SettingsError, entry_of, from_extra_args
 from workers.vllm_engine.state import reads_prefix_cache, resolve_policy
 
 # below "vllm", whose level and handler the user has set
@@ -63,10 +63,11 @@ def settle(request: Request, settings: EngineSettings) -> None:
     params, prompt = request.sampling_params, request.num_prompt_tokens
     if params is None:
         raise SettingsError("only text generation can evict")
-    if settings.default and KEY not in (params.extra_args or {}):
+    entry = entry_of(params.extra_args) or (json.loads(settings.default) if settings.default else None)
+    if entry is not None and (KEY not in (params.extra_args or {}) or "seed" not in entry):
         params = request.sampling_params = params.clone()
-        seed = _seed(settings.default, params.seed, request.request_id)
-        params.extra_args = {**(params.extra_args or {}), KEY: json.loads(settings.default) | {"seed": seed}}
+        own = {"seed": _seed(params.seed, request.request_id), **entry}
+        params.extra_args = {**(params.extra_args or {}), KEY: own}
     policy, schedule = resolve_policy(from_extra_args(params.extra_args), prompt, prompt, settings)
     room = settings.keep_ceiling + settings.interval
     if policy is None and prompt + request.max_tokens > room:
@@ -78,8 +79,7 @@ def settle(request: Request, settings: EngineSettings) -> None:
         request.skip_reading_prefix_cache = True
 
 
-def _seed(default: str, sampling_seed: int | None, request_id: str) -> int:
+def _seed(sampling_seed: int | None, request_id: str) -> int:
     """Eviction seed of a request without one: repeatable with a sampling seed, and each of n samples has its own."""
     own = request_id if sampling_seed is None else str(sampling_seed)
-    text = json.dumps(["evictbench", json.loads(default).get("seed", 0), own])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(f"evict {own}".encode(), digest_size=8).digest(), "little")

@@ -62,11 +62,11 @@ class EngineSettings:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingsError(f"{place}[{name!r}] must be a positive integer, got {value!r}")
         needs = _needs(raw.get("needs") or {}, f"{place}['needs']")
-        default = raw.get("default") or ""
-        if default and not isinstance(default, str):
-            default = json.dumps(default)
-        from_extra_args({KEY: default} if default else None)
-        return cls(**sizes, needs=needs, calibration=str(raw.get("calibration", "")), default=default)
+        default = entry_of({KEY: raw["default"]}) if raw.get("default") else None
+        if default is not None:
+            from_extra_args({KEY: {"seed": 0, **default}})
+        text = json.dumps(default) if default is not None else ""
+        return cls(**sizes, needs=needs, calibration=str(raw.get("calibration", "")), default=text)
 
     def as_config(self) -> dict[str, Any]:
         """What from_additional_config reads back; defaults are left out."""
@@ -129,8 +129,8 @@ def to_extra_args(eviction: Eviction) -> dict[str, dict[str, Any]]:
     }
 
 
-def from_extra_args(extra_args: Mapping[str, Any] | None) -> Eviction | None:
-    """The request's eviction, None when it has no entry. A JSON string is read too. Raises SettingsError."""
+def entry_of(extra_args: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Our entry, None when there is none; a JSON string is read too. Raises SettingsError for anything else."""
     raw = (extra_args or {}).get(KEY)
     if raw is None:
         return None
@@ -141,6 +141,14 @@ def from_extra_args(extra_args: Mapping[str, Any] | None) -> Eviction | None:
             raise SettingsError(f"{KEY} is not JSON: {error}") from None
     if not isinstance(raw, Mapping):
         raise SettingsError(f"{KEY} must be an object, got {type(raw).__name__}")
+    return raw
+
+
+def from_extra_args(extra_args: Mapping[str, Any] | None) -> Eviction | None:
+    """The request's eviction, None when it has no entry. Raises SettingsError."""
+    raw = entry_of(extra_args)
+    if raw is None:
+        return None
     _refuse_unknown(raw, ("v", *(f.name for f in fields(Eviction))), KEY)
     if raw.get("v") != FORMAT_VERSION:
         raise SettingsError(f"{KEY}.v must be {FORMAT_VERSION}, got {raw.get('v')!r}")

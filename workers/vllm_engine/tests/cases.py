@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausa
 
 from policies.base import Needs
 from policies.budget import Protection
-from policies.registry import build, names
+from policies.registry import build, get, names
 from workers.api import EngineSpec, Eviction, Generation, Request, Sampling
 from workers.engines import create
 from workers.transformers_engine.dense import DenseResult
@@ -103,8 +103,8 @@ class Arm:
 
 
 def registered() -> dict[str, Arm]:
-    """Every policy of the registry that evicts, by name, with its own defaults."""
-    return {name: Arm(name) for name in names() if build(name, {}).evicts}
+    """Every policy of the registry that evicts, by name, with its own defaults or its example."""
+    return {name: Arm(name, get(name).example) for name in names() if get(name).evicts}
 
 
 def needs_of(arms: Iterable[Arm]) -> tuple[tuple[str, Any], ...]:
