@@ -85,17 +85,15 @@ def tensor(rows: Any, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.tensor(_numbers(rows), dtype=dtype)
 
 
-def frame(case: Case, slots: int, *, sinks: bool = True, recent: int | None = None) -> Layout:
+def frame(case: Case, slots: int, *, sinks: bool = True) -> Layout:
     """The parts of a case's event: K_total is kept whatever its prompt, unless protected and recent slots exceed it.
 
     A case may give n_select instead of K_total.
 
-    sinks    n_sink first slots are protected; False where the policy itself treats them
-    recent   instead of the case's recent or window
+    sinks   n_sink first slots are protected; False where the policy itself treats them
     """
     params = case["params"]
-    if recent is None:
-        recent = int(params.get("recent", params.get("window", 0)))
+    recent = int(params.get("recent", params.get("window", 0)))
     protection = Protection.PROMPT if params.get("protect_prompt") else Protection.SINKS
     n_sink = int(params.get("n_sink", 0)) if sinks or protection is Protection.PROMPT else 0
     prompt = int(params.get("prompt_len", 0))

@@ -18,33 +18,18 @@ from policies.scoring import window as attention
 from policies.select import best, rank, select
 from policies.vectors import Case, Found
 from policies.vectors.cases import DTYPES, GivenDraw, frame, margin, policy, run, tensor, view
+from policies.vectors.frame import Given
 from policies.view import CacheView
 
 EXCLUDED = "protect_prompt=exclude"
 EXCLUDING = "TriAttention repo"
 
 
-@dataclass(frozen=True)
-class _Cache:
-    """A case's keys [1, H, S, D], queries [1, H_q, w, D] and, for some, values [1, H, S, D]."""
-
-    keys: torch.Tensor
-    queries: torch.Tensor
-    values: torch.Tensor | None
-
-    def event(self, parts: Layout, **more: Any) -> CacheView:
-        """The event with these tensors."""
-        heads, slots = self.keys.shape[1:3]
-        tensors = {"keys": self.keys, "queries": self.queries, "values": self.values, **more}
-        return view(parts, heads, slots, **tensors)
-
-
 def snapkv(case: Case) -> Found:
     """Mean attention per query head, pooled, mean over the group."""
     if case["params"].get("group") == "max_logits":
         return snapkv_rkv(case)
-    scorer, cache = _policy("snapkv", case), _cache(case)
-    event = cache.event(frame(case, cache.keys.shape[2]))
+    scorer, event = _policy("snapkv", case), _event(case)
     raw = attention.mean_attention(event.need("queries")[0], _candidates(event)[0])
     pooled = attention.pooled(raw, scorer)
     return _found(
@@ -59,8 +44,7 @@ def snapkv(case: Case) -> Found:
 
 def snapkv_rkv(case: Case) -> Found:
     """The group's largest logit, mean over queries, pooled; with either rule for ties."""
-    scorer, cache = _policy("snapkv_rkv", case), _cache(case)
-    event = cache.event(frame(case, cache.keys.shape[2]))
+    scorer, event = _policy("snapkv_rkv", case), _event(case)
     queries, keys = event.need("queries")[0], event.need("keys")[0]
     largest = attention.logits(queries, keys).amax(1)
     raw = attention.by_layer(event, attention.max_attention)
@@ -78,8 +62,7 @@ def snapkv_rkv(case: Case) -> Found:
 
 def rkv(case: Case) -> Found:
     """Importance against redundancy among candidates."""
-    scorer, cache = _policy("rkv", case), _cache(case)
-    event = cache.event(frame(case, cache.keys.shape[2]))
+    scorer, event = _policy("rkv", case), _event(case)
     unit = redundancy.directions(_candidates(event)[0])
     similarity = redundancy.mean_cosine(unit)
     return _found(
@@ -96,8 +79,7 @@ def rkv(case: Case) -> Found:
 
 def rkv_official(case: Case) -> Found:
     """Importance against redundancy over all slots, after each forgave one."""
-    scorer, cache = _policy("rkv_official", case), _cache(case)
-    event = cache.event(frame(case, cache.keys.shape[2]))
+    scorer, event = _policy("rkv_official", case), _event(case)
     threshold, retain = scorer.params()["threshold"], scorer.params()["retain"]
     unit = redundancy.directions(event.need("keys")[0])
     cosine = _cosine(unit)
@@ -182,9 +164,10 @@ def _series(expected: Any, values: dict[str, Any], events: int) -> dict[str, Any
 
 def snapkv_prefill(case: Case) -> Found:
     """SnapKV's own rule for prompts: causal in the window, summed over it, one set per query head."""
-    cache, params = _cache(case), case["params"]
-    width, slots = cache.queries.shape[2], cache.keys.shape[2]
-    logits = attention.logits(cache.queries[0], cache.keys[0]).flatten(0, 1)
+    event, params = _event(case), case["params"]
+    queries, keys = event.need("queries")[0], event.need("keys")[0]
+    width, slots = queries.shape[1], keys.shape[1]
+    logits = attention.logits(queries, keys).flatten(0, 1)
     later = torch.arange(slots) > torch.arange(slots - width, slots)[:, None]
     weights = logits.masked_fill(later, float("-inf")).softmax(-1).sum(1)[:, : slots - width]
     pooled = attention.pooled(weights[None], _policy("snapkv", case))[0]
@@ -221,18 +204,10 @@ def pooling_order(case: Case) -> Found:
     for name in ("position", "score"):
         order = inputs[f"slots_{name}_order"]
         pooled = attention.pooled(torch.tensor([[[raw[position] for position in order]]], dtype=torch.float64), scorer)
-        chosen = select(_Pooled(), view(Layout(count, 0, 0, count, False), 1, len(order), attention=pooled))
+        chosen = select(Given(), view(Layout(count, 0, 0, count, False), 1, len(order), attention=pooled))
         values[f"pooled_{name}_order"] = pooled[0, 0].tolist()
         values[f"kept_logical_{name}_order"] = sorted(order[slot] for slot in chosen[0, 0].tolist())
     return Found(values)
-
-
-@dataclass(frozen=True)
-class _Pooled(Scorer):
-    name: ClassVar[str] = "pooled"
-
-    def score(self, view: CacheView) -> torch.Tensor:
-        return view.need("attention")
 
 
 @dataclass(frozen=True)
@@ -255,8 +230,7 @@ def _vase(case: Case, name: str) -> Found:
     noise = tensor(inputs["exp_noise"])[None]
     draw = GivenDraw(0, 0, (0,), tuple(range(noise.shape[1])), (-noise).exp())
     if "keys" in inputs:
-        cache = _cache(case)
-        event = cache.event(frame(case, cache.keys.shape[2], sinks=False), draw=draw)
+        event = _event(case, sinks=False, draw=draw)
         weights = attention.snapkv(scorer, event)
         spread = value_range.value_range(event.need("values"))
     else:
@@ -340,11 +314,13 @@ def _policy(name: str, case: Case) -> Windowed:
     return scorer
 
 
-def _cache(case: Case) -> _Cache:
+def _event(case: Case, *, sinks: bool = True, **more: Any) -> CacheView:
+    """The event of a case with keys, queries and perhaps values, [1, heads, slots or w, D]."""
     inputs = case["inputs"]
     dtype = DTYPES.get(str(case["params"].get("dtype", "")), torch.float32)
-    values = tensor(inputs["values"], dtype)[None] if "values" in inputs else None
-    return _Cache(tensor(inputs["keys"], dtype)[None], tensor(inputs["queries"], dtype)[None], values)
+    tensors = {name: tensor(inputs[name], dtype)[None] for name in ("keys", "queries", "values") if name in inputs}
+    heads, slots = tensors["keys"].shape[1:3]
+    return view(frame(case, slots, sinks=sinks), heads, slots, **tensors, **more)
 
 
 def _candidates(event: CacheView) -> torch.Tensor:

@@ -16,6 +16,7 @@ from policies.vectors import Case, Found
 from policies.vectors.cases import GivenDraw, frame, policy, run, tensor, view
 
 NAMES = {"recent": "recent", "streamingllm": "streaming_llm"}
+_MANY = 1 << 30
 RANDOM = {"per_head": "random", "shared": "random_shared", "block": "random_block"}
 
 
@@ -117,5 +118,7 @@ def _slots(case: Case, columns: int, block: int) -> int:
         return int(case["inputs"]["S"])
     if "scores" in case["expected"]:
         return len(case["expected"]["scores"][0])
-    parts = frame(case, 0)
-    return columns if block == 1 else parts.prot + columns * block + parts.recent
+    if block == 1:
+        return columns
+    parts = frame(case, _MANY)
+    return parts.prot + columns * block + parts.recent

@@ -71,6 +71,11 @@ WORKED = [
         {"u": [[0.7, 0.2, 0.9]], "S": 6}, kept=[[0, 1, 2, 5]], evicted=[[3, 4]], margin=[0.5],
         scores=[["inf", 0.7, 0.7, 0.2, 0.2, 0.9]],
     ),
+    # The same in a case that gives no S: one protected slot, three runs of two, one recent slot.
+    case(
+        "random", "block", {"K_total": 4, "prompt_len": 1, "protect_prompt": True, "block": 2, "recent": 1},
+        {"u": [[0.7, 0.2, 0.9]]}, kept=[[0, 5, 6, 7]], evicted=[[1, 2, 3, 4]],
+    ),
     case("any", "inf", {"n_select": 2}, {"scores": ["-inf", "inf", "nan", 0.0, "inf"]}, kept=[[1, 4]], nan_count=1),
     case(
         "any", "prompt_longer_than_budget", {"K_total": 4, "prompt_len": 6, "protect_prompt": True, "recent": 2},
