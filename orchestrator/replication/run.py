@@ -15,6 +15,7 @@ from orchestrator.analysis_rows import cells_of, complete, counted, problems_of,
 from orchestrator.replication.arms import Wanted
 from orchestrator.replication.names import MODELS, same_model
 from orchestrator.stats.paired import Paired
+from orchestrator.store import throughput
 from orchestrator.store.reader import Reader
 
 Cell = Mapping[str, Any]
@@ -63,6 +64,11 @@ class Run:
         columns = ("cell_id", "problem_id", "n_prompt", "n_output", "age_histogram")
         rows = self._reader.rows(columns, [str(cell["cell_id"])])
         return rows[rows["age_histogram"].notna()]
+
+    @cached_property
+    def throughput(self) -> pd.DataFrame:
+        """Speed measurements of the store (store.throughput)."""
+        return throughput.read(self._reader.paths).rows
 
     def unfinished(self, cell: Cell) -> bool:
         """Whether rows or grades of a planned cell are missing."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from orchestrator.analysis_columns import frame
 from orchestrator.analysis_rows import planned_rows, records
-from orchestrator.replication import costs, counts, design, estimates, facts
+from orchestrator.replication import costs, counts, design, estimates, facts, serving
 from orchestrator.replication.arms import AVERAGE_TASK, COUNTED, SURVIVAL, Wanted, wanted
 from orchestrator.replication.columns import REPLICATION, Status
 from orchestrator.replication.published import named, published
@@ -40,7 +40,8 @@ def replication_table(reader: Reader, paper: str = "random-attention") -> pd.Dat
 def _found(row: Row, run: Run) -> Columns:
     arms, sign = wanted(row)
     if not arms:
-        return facts.found(row, run) or {"status": Status.NOT_RUN.value, "reason": facts.why_not(row)}
+        measured = facts.found(row, run) or serving.found(row, run.throughput)
+        return measured or {"status": Status.NOT_RUN.value, "reason": facts.why_not(row)}
     if row["metric"] in COUNTED:
         return counts.found(row, run)
     cells = [run.arm(arm) for arm in arms]

@@ -24,6 +24,7 @@ from orchestrator.replication.table import replication_table
 from orchestrator.store.reader import Reader
 from orchestrator.store.tests.stores import Arm, build_store
 from orchestrator.store.writer import Store
+from orchestrator.throughput import commit
 
 QWEN = "Qwen/Qwen3-4B"
 # MATH500, Qwen3-4B, keep 1024: random .874, SnapKV .703; 40 problems x 2 answers stand for the 500.
@@ -117,8 +118,6 @@ def test_the_published_count_is_derived_again_from_a_complete_grid(tmp_path: Pat
     assert published_rule[["comparisons", "behind", "ahead", "open"]].tolist() == [60, 15, 0, 45]
     # Eight problems are too few for a verdict of ours.
     assert everything["behind"][OUR_RULE] == 0
-    text = as_markdown(build(reader, "random-attention", "s"))
-    assert "| as published, three models | published: percentile interval excludes 0 | 60 | 31 | 1 |" in text
 
 
 def test_pages_hold_every_number_and_escape_what_they_show(tmp_path: Path) -> None:
@@ -129,6 +128,7 @@ def test_pages_hold_every_number_and_escape_what_they_show(tmp_path: Path) -> No
     assert "&lt;b&gt;store&lt;/b&gt;" in html
     assert "<b>store" not in html
     assert markdown.count("temperature 0, published 0.6") > 1
+    assert "| as published, three models | published: percentile interval excludes 0 | 60 | 31 | 1 |" in markdown
     assert "<script" not in html
     assert len(summary(page)) == 3
 
@@ -153,3 +153,27 @@ def test_the_command_writes_pages_and_makes_no_store(tmp_path: Path) -> None:
     failed = run(command, [str(tmp_path / "none"), "--out", str(tmp_path / "no" / "page.md")])
     assert isinstance(failed.exception, UserError)
     assert "Name a file in a directory that exists" in str(failed.exception)
+
+
+def test_serving_figures_are_ratios_within_rounds_under_named_conditions(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s")
+    common = {"session": "a", "order": 0, "warm_up": False, "prefix_cache_hit_rate": 0.0, "preemptions": 0, "tp": 1}
+    common |= {"model": QWEN, "policy_params": "{}", "gpu": "NVIDIA H200", "graph_mode": "compiled", "interval": 64}
+    common |= {"concurrency": 128, "prompt_tokens": 1024, "output_tokens": 32768, "versions": '{"vllm":"0.32.0"}'}
+    for policy, keep, seconds in (("full", None, (10.0, 11.0, 12.0)), ("random", 2048, (5.0, 5.6, 6.1))):
+        arm = {"cell_id": policy, "cell_label": policy, "policy": policy, "keep": keep}
+        arm |= {"protection": keep and "prompt", "tokens": 1000.0}
+        for turn, taken in enumerate(seconds):
+            commit(store.paths, {**common, **arm, "round": turn, "seconds": taken})
+    table = replication_table(Reader(tmp_path / "s"))
+    found = number(table, table="Table4", model="Qwen3-4B", policy="Random Attention", metric="x_full")
+    assert found["estimate"] == pytest.approx((10 / 5 * 11 / 5.6 * 12 / 6.1) ** (1 / 3))
+    assert (found["problems"], found["wins"], found["inside"]) == (3, 3, False)
+    assert found["predicted_low"] < found["low"] < found["estimate"] < found["high"] < found["predicted_high"]
+    assert found["status"] == "differs by design"
+    assert found["reason"] == "graph mode compiled, published eager; vLLM 0.32.0, published 0.19.0"
+    speed = number(table, table="Table4", model="Qwen3-4B", policy="Full", metric="output_tok_s")
+    assert (speed["low"], speed["high"]) == pytest.approx((1000 / 12, 1000 / 10))
+    shorter = number(table, task="serving 1k/8k, 512 req", model="Qwen3-4B", policy="Random Attention", metric="x_full")
+    assert "output 32768, published 8192; requests 128, published 512" in shorter["reason"]
+    assert number(table, table="Table4", model="Qwen3-14B", policy="Full", metric="output_tok_s")["status"] == "not run"
