@@ -27,7 +27,7 @@ class Questions:
     """Runs of words by which built-in questions are recognised, each with `task/problem_id`.
 
     compared  tasks with questions here, with their number
-    absent    tasks whose whole set is not on this machine, or that have none of their own
+    absent    public sets that are not on this machine as a whole
     """
 
     runs: dict[tuple[str, ...], str]
@@ -58,7 +58,7 @@ def built_in() -> Questions:
                 try:
                     problems = registry.get(name, **options).problems()
                 except UserError:
-                    if not options:
+                    if not options and "mini" in registry.options(name):
                         absent.append(name)
                     continue
                 texts |= {f"{name}/{problem.problem_id}": problem.messages[-1]["content"] for problem in problems}

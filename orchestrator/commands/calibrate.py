@@ -30,7 +30,7 @@ LENGTH = 4096
 @click.option("--out", type=click.Path(path_type=Path), help="File to write; default beside MODEL, where jobs find it.")
 @click.option("--tokens", type=click.IntRange(min=1), default=TOKENS, show_default=True, help="Tokens to read at most.")
 @click.option("--length", type=click.IntRange(min=1), default=LENGTH, show_default=True, help="Tokens of one piece.")
-@click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 def command(model: str, texts: Path, out: Path | None, tokens: int, length: int, device: str) -> None:
     """Measure the query statistics of MODEL, named as in a job, on texts like those that it writes.
 
@@ -63,7 +63,8 @@ def read_texts(file: Path) -> list[str]:
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {error}. Name a text file, or a .jsonl file with a `text` in each line.") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"{file}: {reason}. Name a text file, or a .jsonl file with a `text` in each line.") from error
     if file.suffix != ".jsonl":
         return [content]
     texts = []
@@ -93,7 +94,9 @@ def refuse_questions(file: Path, texts: Sequence[str]) -> None:
     compared = ", ".join(f"{name} {count}" for name, count in questions.compared.items())
     click.echo(f"the texts hold no question of {compared}", err=True)
     if questions.absent:
-        click.echo(f"not compared, since their data is not on this machine: {', '.join(questions.absent)}", err=True)
+        click.echo(
+            f"whole sets that are not on this machine were not compared: {', '.join(questions.absent)}", err=True
+        )
 
 
 def _pieces(directory: Path, texts: Sequence[str], length: int, limit: int) -> list[list[int]]:
