@@ -161,7 +161,7 @@ def test_serving_figures_are_ratios_within_rounds_under_named_conditions(tmp_pat
     common |= {"model": QWEN, "policy_params": "{}", "gpu": "NVIDIA H200", "graph_mode": "compiled", "interval": 64}
     common |= {"concurrency": 128, "prompt_tokens": 1024, "output_tokens": 32768, "versions": '{"vllm":"0.32.0"}'}
     for policy, keep, seconds in (("full", None, (10.0, 11.0, 12.0)), ("random", 2048, (5.0, 5.6, 6.1))):
-        arm = {"cell_id": policy, "cell_label": policy, "policy": policy, "keep": keep}
+        arm: dict[str, Any] = {"cell_id": policy, "cell_label": policy, "policy": policy, "keep": keep}
         arm |= {"protection": keep and "prompt", "tokens": 1000.0}
         for turn, taken in enumerate(seconds):
             commit(store.paths, {**common, **arm, "round": turn, "seconds": taken})
