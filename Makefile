@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies coverage aot lock clean
+.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies coverage aot lock clean oracles soak
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ bench: $(READY)  ## measure speed on this machine: every script of infra/bench
 
 bench-policies: $(READY)  ## what an event of each policy costs here; table in docs/benchmarks.md
 	$(BIN)/python infra/bench/policy_cost.py --write
+
+oracles: $(READY)  ## every policy in vLLM against an independent reference; table in docs/oracles.md
+	$(BIN)/python infra/oracles.py
+
+soak: $(READY)  ## MINUTES=30 of random requests on a small pool, invariants checked after every step
+	$(BIN)/python infra/soak.py --minutes $(or $(MINUTES),30)
 
 coverage: $(READY)  ## how often the intervals that decide hold, by simulation; table in docs/coverage.md
 	$(BIN)/python infra/bench/coverage.py
