@@ -46,9 +46,14 @@ _watchers: list[tuple[Watcher, bool]] = []
 
 
 def kernel(fn: Callable[..., Any]) -> Any:
-    """`triton.jit` for a function that `launch` starts: its runtime integers are compiled for every value at once."""
-    runtime = [name for name, p in inspect.signature(fn).parameters.items() if "constexpr" not in str(p.annotation)]
-    return triton.jit(fn, do_not_specialize=runtime, do_not_specialize_on_alignment=[])
+    """`triton.jit` for what `launch` starts: one compilation serves all values of arguments that are tl.int32.
+
+    Pointers keep Triton's specialisation by alignment, which wide loads need.
+    """
+    numbers = [name for name, p in inspect.signature(fn).parameters.items() if p.annotation == "tl.int32"]
+    jitted = triton.jit(fn, do_not_specialize=numbers)
+    jitted.numbers = frozenset(numbers)
+    return jitted
 
 
 def staged(jitted: Any) -> Any:
@@ -81,6 +86,7 @@ def launch(jitted: Any, grid: Sequence[int], *args: Any, num_warps: int = 4, **c
 
 def _describe(jitted: Any, args: Sequence[Any], constants: dict[str, Any], options: dict[str, int]) -> Launch:
     names = [name for name in jitted.arg_names if name not in constants]
+    assert jitted.numbers == {name for name, arg in zip(names, args, strict=True) if isinstance(arg, int)}
     signature = tuple((name, _type(arg)) for name, arg in zip(names, args, strict=True))
     return Launch(
         f"{jitted.fn.__module__.rpartition('.')[2]}.{jitted.fn.__name__}",
