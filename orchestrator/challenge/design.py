@@ -26,7 +26,8 @@ REFERENCE = "random"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a challenge is fought. Lengths in tokens; samples and sampling None: the task's and the model's own."""
+    """Where a challenge is fought. Lengths in tokens; samples and sampling None: the task's and the model's own.
+    options: the task's."""
 
     model: str
     task: str
@@ -38,6 +39,7 @@ class Setting:
     max_model_len: int | None = None
     sampling: Mapping[str, Any] | None = None
     protection: str = "prompt"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def limit(self) -> int:
@@ -87,6 +89,7 @@ def setting(
     interval: int | None,
     splits: tuple[int, int] = (TUNING, PROBLEMS),
     samples: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Setting:
     """Fill in what the user left open. Raises UserError where there is nothing to take it from."""
     name = task or _DEFAULT_TASKS.get(model)
@@ -106,6 +109,7 @@ def setting(
         tuning=tuning,
         problems=problems,
         samples=samples or (1 if embedded else None),
+        options=options or {},
         max_model_len=2048 if embedded else None,
         sampling={"temperature": 0, "max_tokens": 1500} if embedded else None,
     )
@@ -117,7 +121,7 @@ def job_text(name: str, where: Setting, arms: Sequence[Mapping[str, Any] | str],
     job = {
         "name": name,
         "models": [model],
-        "tasks": [{"name": where.task, "limit": limit}],
+        "tasks": [{"name": where.task, "limit": limit, **where.options}],
         "arms": {
             "policies": [dict(arm) if isinstance(arm, Mapping) else arm for arm in arms],
             "keep": where.keep,

@@ -30,6 +30,7 @@ PIPED_WIDTH = 120
 @click.option("--tuning", default=design.TUNING, show_default=True, type=click.IntRange(min=8), help="Tuning split.")
 @click.option("--samples", type=click.IntRange(min=1), help="Answers to each problem; 1 where sampling is greedy.")
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="The policy's own; may be repeated.")
+@click.option("--task-option", "options", multiple=True, metavar="NAME=VALUE", help="The task's own, as data_file.")
 @click.option("--store", default=DEFAULT_STORE, show_default=True, type=click.Path(path_type=Path))
 @click.option("--backend", type=click.Choice(["ray", "local"]), default="ray", show_default=True)
 @click.option("--address", help="Ray cluster to run on; without it, a local one that lives as long as the command.")
@@ -47,6 +48,7 @@ def command(  # noqa: PLR0913  one parameter per option
     tuning: int,
     samples: int | None,
     params: tuple[str, ...],
+    options: tuple[str, ...],
     store: Path,
     backend: str,
     address: str | None,
@@ -62,9 +64,10 @@ def command(  # noqa: PLR0913  one parameter per option
     """
     if address is not None and backend == "local":
         raise click.UsageError("--address names a Ray cluster, so it does not go with --backend local.")
-    challenger = design.Challenger(design.absolute(policy), dict(_param(text) for text in params))
+    challenger = design.Challenger(design.absolute(policy), dict(_pair("--param", text) for text in params))
     challenger.build()
-    where = design.setting(model, task, keep, interval, (tuning, problems), samples)
+    own = dict(_pair("--task-option", text) for text in options)
+    where = design.setting(model, task, keep, interval, (tuning, problems), samples, own)
 
     def connect() -> Backend:
         return LocalBackend() if backend == "local" else cluster.connect(address)
@@ -84,15 +87,15 @@ def command(  # noqa: PLR0913  one parameter per option
         _write(out, page.as_markdown(found))
 
 
-def _param(text: str) -> tuple[str, object]:
+def _pair(option: str, text: str) -> tuple[str, object]:
     """`NAME=VALUE` with the value as YAML reads it."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UserError(f"--param {text}: write NAME=VALUE.")
+        raise UserError(f"{option} {text}: write NAME=VALUE.")
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise UserError(f"--param {text}: {value!r} is no YAML value.") from error
+        raise UserError(f"{option} {text}: {value!r} is no YAML value.") from error
 
 
 def _write(out: Path, text: str) -> None:
