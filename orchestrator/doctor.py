@@ -26,6 +26,7 @@ from orchestrator.environment import usable_cores
 from orchestrator.errors import UserError
 from orchestrator.store import files
 from orchestrator.tasks import registry as tasks
+from orchestrator.tasks.code import sandbox
 
 PACKAGES = ("policies", "workers", "orchestrator", "dashboard")
 LIBRARIES = ("torch", "vllm", "ray", "transformers", "triton", "pyarrow", "duckdb", "pandas", "scipy", "streamlit")
@@ -64,6 +65,7 @@ def examine(store: Path, model: str) -> Iterator[Finding]:
     yield store_semantics(store)
     yield from machine(store)
     yield from devices()
+    yield programs()
     yield chromium()
 
 
@@ -216,6 +218,14 @@ def devices() -> Iterator[Finding]:
         return
     for number, line in enumerate(done.stdout.strip().splitlines()):
         yield Finding(Level.OK, f"gpu {number}", line)
+
+
+def programs() -> Finding:
+    """How programs of models would be walled in here, probed with a harmless one."""
+    try:
+        return Finding(Level.OK, "programs", f"run under {sandbox.level().name}")
+    except sandbox.Unavailable as error:
+        return Finding(Level.WARN, "programs", str(error), "needed only by tasks that run code")
 
 
 def chromium() -> Finding:

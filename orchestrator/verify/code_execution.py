@@ -89,7 +89,14 @@ def _owner(path: Path) -> int | None:
 def _listener() -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", PORT))
+    try:
+        listener.bind(("127.0.0.1", PORT))
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"verify code-execution listens on port {PORT} to see programs that get out, and cannot: {error.strerror}. "
+            "End what uses the port (another verify?) and try again."
+        ) from error
     listener.listen()
     listener.setblocking(False)
     return listener

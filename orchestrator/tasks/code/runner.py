@@ -38,7 +38,7 @@ def main() -> None:
     sys.setrecursionlimit(50_000)
     # the interpreter starts without `site`, which defines them
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
-    space: dict[str, Any] = {"__name__": "__main__"}
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": "program.py"}
     exec(PRELUDE, space)
     status = run(lambda: exec(compile(code, "program.py", "exec"), space))
     if status or len(sys.argv) == 3:

@@ -106,10 +106,11 @@ def command(level: Level, runner: str, arguments: Sequence[str], limits: Limits,
         f"ulimit -v {limits.memory_bytes // 1024}; ulimit {cpu} {limits.cpu_seconds + 1}; ulimit -c 0; ulimit -f 0; "
         f"ulimit -s 524288 2>/dev/null"
     )
+    # sh stays as the first process of the namespace. As such the program would be immune to its CPU limit, and a helper
+    # of bubblewrap's would report the end before everything in the namespace is gone.
     if level.walls == "bwrap":
-        return [shutil.which("bwrap") or "bwrap", *_bwrap(level), "sh", "-c", f"{rlimits}; exec {inside}"]
+        return [shutil.which("bwrap") or "bwrap", *_bwrap(level), "sh", "-c", f"{rlimits}; {inside}; exit $?"]
     if level.walls == "unshare":
-        # sh stays as the first process of the namespace: as such the program would be immune to its CPU limit
         return [*_unshare(level), "sh", "-c", f"{' && '.join(_mounts())} && {rlimits}; {inside}; exit $?"]
     return ["sh", "-c", f"{rlimits}; exec {inside}"]
 
@@ -154,7 +155,7 @@ def _bwrap(level: Level) -> list[str]:
     ]
     binds = [part for source, target in _binds() for part in ("--ro-bind", source, target)]
     return [
-        *("--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *("--die-with-parent", "--as-pid-1", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *user, *caps,
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
         *hide,
