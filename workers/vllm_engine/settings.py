@@ -71,12 +71,12 @@ class EngineSettings:
     def as_config(self) -> dict[str, Any]:
         """What from_additional_config reads back; defaults are left out."""
         sizes = {name: getattr(self, name) for name in ("keep_ceiling", "interval", "max_prompt_tokens")}
-        needs = {name: value for name, value in asdict(self.needs).items() if value}
-        return (
-            sizes
-            | ({"needs": needs} if needs else {})
-            | ({"calibration": self.calibration} if self.calibration else {})
-        )
+        optional = {
+            "needs": {name: value for name, value in asdict(self.needs).items() if value},
+            "calibration": self.calibration,
+            "default": self.default,
+        }
+        return sizes | {key: value for key, value in optional.items() if value}
 
     @property
     def capacity(self) -> int:

@@ -36,7 +36,8 @@ SETTINGS = {
 }
 FLAGS = (
     "--worker-cls workers.vllm_engine.cpu_worker.EvictingCPUWorker "
-    "--scheduler-cls workers.vllm_engine.scheduler.EvictingScheduler --no-enable-chunked-prefill"
+    "--scheduler-cls workers.vllm_engine.scheduler.EvictingScheduler "
+    "--logits-processors workers.vllm_engine.serving:RequestCheck --no-enable-chunked-prefill"
 )
 
 
@@ -117,16 +118,18 @@ def test_parallel_samples_logprobs_and_stop(client: openai.OpenAI) -> None:
 
 
 def test_a_request_that_cannot_run_fails_alone(client: openai.OpenAI) -> None:
-    bad = [
-        DEFAULT | {"keep": 400},
-        DEFAULT | {"polcy": "random"},
-        DEFAULT | {"policy": "h2o"},
-        DEFAULT | {"policy": "full"},
+    nobody_can = [
+        (DEFAULT | {"polcy": "random"}, "unknown key 'polcy'"),
+        (DEFAULT | {"policy": "randum"}, "unknown policy 'randum'"),
     ]
+    this_engine_cannot = [DEFAULT | {"keep": 400}, DEFAULT | {"policy": "h2o"}, DEFAULT | {"policy": "full"}]
     with ThreadPoolExecutor(8) as pool:
         good = pool.submit(ask, client)
-        for entry in bad:
-            with pytest.raises(openai.APIStatusError):
+        for entry, says in nobody_can:
+            with pytest.raises(openai.BadRequestError, match=says):
+                ask(client, entry)
+        for entry in this_engine_cannot:
+            with pytest.raises(openai.InternalServerError):
                 ask(client, entry, max_tokens=400 if entry["policy"] == "full" else TOKENS)
         assert good.result().choices[0].finish_reason == "length"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from policies.base import Needs
 from policies.budget import Overflow, Protection
 from workers.api import Eviction
 from workers.vllm_engine.settings import (
@@ -18,7 +19,9 @@ from workers.vllm_engine.settings import (
     resolve,
     to_extra_args,
 )
+from workers.vllm_engine.state import lacking_needs, reads_prefix_cache, resolve_policy
 
+ENGINE = EngineSettings(128, 16, 100, Needs(recent_queries=64, attention="prefill"))
 EVICTION = Eviction("random", {}, 64, 16, Protection.PROMPT, 4, 2**64 - 1, Overflow.GROW)
 
 
@@ -30,6 +33,59 @@ def test_round_trips() -> None:
     settings = EngineSettings(64, 16, 100)
     assert EngineSettings.from_additional_config({KEY: settings.as_config()}) == settings
     assert EngineSettings.from_additional_config({}) is None
+
+
+def test_needs_and_a_default_round_trip() -> None:
+    given = {
+        "keep_ceiling": 64,
+        "interval": 16,
+        "max_prompt_tokens": 100,
+        "needs": {"recent_queries": 8, "attention": "step"},
+        "calibration": "file",
+        "default": {"v": 1, "policy": "random", "keep": 64, "recent": 16, "protection": "prompt"},
+    }
+    settings = EngineSettings.from_additional_config({KEY: given})
+    assert settings is not None
+    assert settings.needs == Needs(recent_queries=8, attention="step")
+    assert EngineSettings.from_additional_config({KEY: settings.as_config()}) == settings
+    assert json.loads(settings.default) == given["default"]
+    for change, says in (
+        ({"needs": {"queries": 8}}, "unknown key 'queries'"),
+        ({"needs": {"recent_queries": "8"}}, "must be of type int, got '8'"),
+        ({"default": {"v": 1, "policy": "random"}}, "lacks keep, recent, protection"),
+    ):
+        with pytest.raises(SettingsError, match=says):
+            EngineSettings.from_additional_config({KEY: given | change})
+
+
+@pytest.mark.parametrize(
+    ("policy", "engine", "lacking"),
+    [
+        (Needs(positions=True, order=True), Needs(), []),
+        (Needs(recent_queries=8), Needs(recent_queries=64), []),
+        (Needs(recent_queries=64), Needs(recent_queries=8), ["recent_queries 64"]),
+        (Needs(attention="step"), Needs(attention="prefill"), []),
+        (Needs(attention="prefill"), Needs(attention="step"), ["attention prefill"]),
+        (Needs(calibration=True, slot_state=2), Needs(slot_state=1), ["calibration", "slot_state 2"]),
+    ],
+)
+def test_lacking_needs_are_named(policy: Needs, engine: Needs, lacking: list[str]) -> None:
+    assert lacking_needs(policy, engine) == lacking
+
+
+def test_the_prefix_cache_serves_only_what_stays_as_it_was() -> None:
+    def reads(policy: str, protection: Protection, keep: int) -> bool:
+        eviction = Eviction(policy, {}, keep, 16, protection, 4, 1)
+        return reads_prefix_cache(*resolve_policy(eviction, 40, 40, ENGINE), 40)
+
+    assert reads("random", Protection.PROMPT, 64)
+    assert not reads("random", Protection.SINKS, 64)
+    assert not reads("h2o", Protection.PROMPT, 64)  # the prompt's attention counts
+    # the first event is at 64 + 16 tokens: 40 decoded queries, fewer than the 64 that snapkv looks at
+    assert not reads("snapkv", Protection.PROMPT, 64)
+    assert reads("snapkv", Protection.PROMPT, 88)
+    assert not reads("snapkv", Protection.PROMPT, 87)
+    assert reads_prefix_cache(*resolve_policy(None, 40, 40, ENGINE), 40)
 
 
 @pytest.mark.parametrize(
