@@ -237,6 +237,12 @@ def done_rows(store: Path) -> dict[str, int]:
     return dict(zip(cells["cell_id"], cells["rows"].astype(int), strict=True))
 
 
+@st.cache_data(max_entries=4, show_spinner=False)
+def pace(store: Path, stamp: str, minutes: int) -> pd.DataFrame:
+    """Rows and tokens by minute up to the newest row (aggregates.pace)."""
+    return aggregates.pace(_reader(str(store)), minutes)
+
+
 def seconds_since(text: object) -> float | None:
     """Age of an ISO time in seconds; None for anything else."""
     try:

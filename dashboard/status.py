@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import streamlit as st
 from dashboard import data, tables, theme
 
 EVERY_SECONDS = 5
+PACE_MINUTES = 30
 
 
 def failures(store: Path) -> None:
@@ -74,3 +76,29 @@ def engine_row(engine: Mapping[str, Any]) -> tables.Row:
         value = engine.get(name)
         cells.append(tables.Cell(theme.count(value) if isinstance(value, int | float) else "–"))
     return tables.Row(str(engine.get("engine_id", "?")), cells, note=str(engine.get("detail", "")))
+
+
+def pace(store: Path, left: int) -> None:
+    """Tokens per second, rows that are left, and when they may be done; nothing before rows arrive."""
+    table = data.pace(store, data.stamp(store), PACE_MINUTES)
+    if table.empty or not left:
+        return
+    minutes = 1 + (table["minute"].max() - table["minute"].min()).total_seconds() / 60
+    tokens = float(table["tokens"].sum()) / (60 * minutes)
+    columns = st.columns(3)
+    columns[0].metric(f"Tokens/s, last {minutes:.0f} min of rows", theme.count(tokens), border=True)
+    columns[1].metric("Rows left", theme.count(left), border=True)
+    columns[2].metric("Time left", remaining(left, int(table["rows"].sum()), minutes * 60), border=True)
+
+
+def remaining(left: int, done: int, seconds: float) -> str:
+    """`4 min to 7 min`: 95 % range of the time for `left` rows at the rate of `done` rows in `seconds`.
+
+    Rows arrive as counts do, so their rate is known to about 2 / sqrt(done) of itself; it holds while the same engines
+    run on rows of the same length.
+    """
+    spread = 1.96 * math.sqrt(done)
+    if done <= spread:
+        return "unknown yet"
+    soonest, latest = (left * seconds / rate for rate in (done + spread, done - spread))
+    return f"{theme.duration(soonest)} to {theme.duration(latest)}"

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.command import APP
 from orchestrator.cells import Cell
 from orchestrator.chunks import ChunkId, Row, Work
+from orchestrator.stats.survival import tokens_per_bin
 from orchestrator.store.tests import stores
 from orchestrator.store.tests.stores import Arm, build_store
+from workers.api import AGE_BINS
 
 PROBLEMS = 24
 HOSTILE = '</span><script>document.title = "owned"</script><img src=x onerror="document.title=\'owned\'"> **bold** $x$'
@@ -38,6 +41,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make_row(cell: Cell, work: Work, row: Row, *rest: Any) -> dict[str, Any]:
         values = made(cell, work, row, *rest)
+        if row.problem_id == "p003" and values["age_histogram"] is not None:
+            # 4 layer x head pairs that hold every token
+            length = np.array([values["n_prompt"] + values["n_output"] - 1])
+            values["age_histogram"] = (4 * tokens_per_bin(length, AGE_BINS)).tolist()
         return (
             {**values, "text": f"seven {HOSTILE}"} if (cell.policy.name, row.problem_id) == ("full", "p001") else values
         )

@@ -293,3 +293,34 @@ def test_several_models_tasks_and_budgets_can_be_chosen(tmp_path: Path, open_app
     assert html(app).count('class="eb-group">') == 2
     app.sidebar.multiselect(key="model").select("reasoner").run()
     assert html(app).count('class="eb-group">') == 1
+
+
+def test_a_transcript_can_be_shaded_by_what_the_cache_held(store: Path, open_app: Open) -> None:
+    app = open_app(store, "transcript")
+    app.selectbox(key="problem").select("p003").run()
+    app.toggle(key="shade").set_value(True).run()
+    assert not app.exception
+    assert "held-" in html(app)
+    assert "gone in every layer and head" in html(app)
+
+
+def test_live_says_how_fast_rows_arrive_and_when_they_may_be_done(tmp_path: Path, open_app: Open) -> None:
+    made = build_store(tmp_path / "store", ARMS[:2], planned=(PROBLEMS, 2))
+    app = open_app(made.paths.root, "live")
+    shown = {metric.label: metric.value for metric in app.metric}
+    assert shown["Rows left"] == "48"
+    # 48 rows within a minute: 48 more take between 60 * 48 / 61.6 and 60 * 48 / 34.4 seconds
+    assert shown["Time left"] == "47 s to 84 s"
+
+
+def test_the_job_says_reference_and_margin_until_the_reader_chooses(tmp_path: Path, open_app: Open) -> None:
+    made = build_store(tmp_path / "store", [Arm("random", "1" * 16), Arm("recent", "1" * 16)])
+    campaign = made.campaign("demo")
+    plan = campaign.plan().to_pylist()
+    campaign.submit("name: demo\n", {"analysis": {"reference": "recent", "margin_points": 5}}, {}, plan)
+    app = open_app(made.paths.root, "differences")
+    assert app.sidebar.selectbox(key="reference").value == "recent"
+    assert app.sidebar.toggle(key="equivalence").label == "Test equivalence (±5 points)"
+    campaign.submit("name: demo\n", {"analysis": {"reference": "h2o"}}, {}, [*plan, plan[0]])
+    again = open_app(made.paths.root, "differences")
+    assert not again.exception

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import streamlit as st
 
 from dashboard import data, frames, session, status, tables
@@ -12,13 +14,15 @@ def panel(state: session.Session) -> None:
     """Failures first, then engines by heartbeat, then the share done of every cell; reads small files only."""
     status.failures(state.store)
     status.engines(state.store)
-    st.subheader("Cells")
-    progress(state)
-
-
-def progress(state: session.Session) -> None:
-    """Policy x (model, task): rows done of planned, hatched until complete."""
     done = data.done_rows(state.store)
+    planned = dict(zip(state.all_budgets["cell_id"], state.all_budgets["planned"], strict=True))
+    status.pace(state.store, sum(max(0, int(rows) - done.get(cell, 0)) for cell, rows in planned.items()))
+    st.subheader("Cells")
+    progress(state, done)
+
+
+def progress(state: session.Session, done: Mapping[str, int]) -> None:
+    """Policy x (model, task): rows done of planned, hatched until complete."""
     panels = frames.panels(state.arms)
     rows = []
     for label, mine in frames.by_arm(state.arms):

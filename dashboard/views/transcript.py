@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import data, frames, parts, session, texts, theme
+from dashboard import data, frames, parts, session, shading, texts, theme
 
 # Characters of the shared beginning shown before the place where two texts part.
 CONTEXT = 240
+SHADES = [("█", "held by all heads"), ("░", "held by few"), ("s̶t̶r̶u̶c̶k̶", "gone in every layer and head")]
 FACTS = {
     "verdict": "",
     "extracted": "answer",
@@ -54,12 +55,16 @@ def main(state: session.Session) -> None:
     present = [row["text"] for row in found.values() if row and state.show_texts]
     shared = texts.first_difference(*present) if len(present) == 2 else 0
     start = window_start(present, shared) if present else 0
+    shade = bool(present) and st.toggle("Shade by what the cache still held", key="shade", bind="query-params")
+    held = {arm: shading.stretches(row, len(row["text"])) if row and shade else [] for arm, row in found.items()}
     for column, (arm, row) in zip(st.columns(len(found)), found.items(), strict=True):
         column.html(f'<div class="eb-facts"><b>{escape(arm)}</b><br>{facts(row, state.show_texts)}</div>')
         if row is None:
             column.info("This row is not in the store yet.", icon=":material/info:")
         elif state.show_texts:
-            column.html(texts.panel(row["text"], shared, start))
+            column.html(texts.panel(row["text"], shared, start, held[arm]))
+    if any(held.values()):
+        parts.glyphs(SHADES, "by age at the end of the generation (measured; the prompt is not shown).")
     if not state.show_texts:
         st.warning("Texts are hidden on this dashboard (it was started with --hide-texts).", icon=":material/lock:")
 

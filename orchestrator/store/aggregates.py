@@ -148,3 +148,13 @@ def origins(reader: Reader, cells: Sequence[str] | None = None) -> pd.DataFrame:
         f"FROM generations g JOIN origins o USING (origin) {where} GROUP BY ALL ORDER BY ALL",
         {} if cells is None else {"cells": list(cells)},
     )
+
+
+def pace(reader: Reader, minutes: int) -> pd.DataFrame:
+    """Rows and generated tokens by minute over the last `minutes` up to the newest row: minute, rows, tokens."""
+    return reader.frame(
+        "SELECT date_trunc('minute', finished_at) AS minute, count(*) AS rows, sum(n_output)::BIGINT AS tokens "
+        "FROM generations WHERE finished_at > (SELECT max(finished_at) FROM generations) - to_minutes($minutes) "
+        "GROUP BY minute ORDER BY minute",
+        {"minutes": minutes},
+    )

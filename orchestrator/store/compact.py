@@ -54,17 +54,24 @@ def write(paths: StorePaths, index: Index, folder: Folder, modified: int) -> int
     table = index.table(
         _query(folder), {"cell": folder.cell_id, **({"folder": folder.grader} if folder.grader else {})}
     )
-    rows = place(paths, folder)
+    ages = None
     if not folder.grader:
         ages = index.table(
             "SELECT cell_id, sample, block, kept FROM ages JOIN cells USING (cell) WHERE cell_id = $cell",
             {"cell": folder.cell_id},
         )
+    write_copy(paths, folder, table, ages, modified)
+    return table.num_rows
+
+
+def write_copy(paths: StorePaths, folder: Folder, table: pa.Table, ages: pa.Table | None, modified: int) -> None:
+    """Write the files of a copy; ages are kept for generations only."""
+    rows = place(paths, folder)
+    if ages is not None and not folder.grader:
         files.replace(_ages(rows), files.table_writer(ages), paths.temporary)
     # The rows come last: they are what makes a copy.
     stamped = table.replace_schema_metadata({_MADE_FROM: str(modified)})
     files.replace(rows, files.table_writer(stamped), paths.temporary)
-    return table.num_rows
 
 
 def wanted(paths: StorePaths, folder: Folder, modified: int) -> bool:

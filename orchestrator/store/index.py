@@ -54,7 +54,7 @@ _SQL_TYPES = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
     pa.list_(pa.int64()): "BIGINT[]",
 }
-_SUMS = ", ".join(f"coalesce(sum(age_histogram[{place + 1}]), 0)::BIGINT" for place in range(AGE_BINS))
+SUMS = ", ".join(f"coalesce(sum(age_histogram[{place + 1}]), 0)::BIGINT" for place in range(AGE_BINS))
 
 Chunk = tuple[int, int]
 
@@ -245,7 +245,7 @@ def _read_ages(cursor: duckdb.DuckDBPyConnection, copies: Sequence[Path]) -> Non
     """Histograms summed by chunk: of the rows in `incoming`, and of compacted folders."""
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE incoming_ages AS SELECT cell_id, sample, problem_index // {BLOCK} AS block, "
-        f"[{_SUMS}] AS kept FROM incoming WHERE age_histogram IS NOT NULL GROUP BY ALL"
+        f"[{SUMS}] AS kept FROM incoming WHERE age_histogram IS NOT NULL GROUP BY ALL"
     )
     if copies:
         query = "INSERT INTO incoming_ages SELECT cell_id, sample, block, kept FROM read_parquet($files)"

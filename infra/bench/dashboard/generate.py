@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,8 @@ import pyarrow.parquet as pq
 from orchestrator.cells import Cell, ModelRef, PolicyRef, SamplingRef, TaskRef, canonical_json
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.errors import UserError
+from orchestrator.store import compact, listing
+from orchestrator.store.index import GENERATION_FIELDS, GRADE_FIELDS, SUMS
 from orchestrator.store.paths import GraderKey
 from orchestrator.store.rows import comparison_id, plan_row
 from orchestrator.store.schema import GENERATIONS, GRADES
@@ -222,6 +225,32 @@ def write(store: Store, arm: Arm, text_bytes: int) -> int:
     return n
 
 
+def write_copies(store: Store, arm: Arm) -> None:
+    """The compacted copies of an arm that `evictbench compact` would make, without reading a thousand files for it."""
+    varying, constant = columns(arm, 0), constants(arm)
+    n = arm.problems * arm.samples
+    rows = table(GENERATIONS, varying, constant, n)
+    modified = listing.folders(store.paths)
+    for folder in (f for f in modified if f.cell_id == arm.cell.cell_id):
+        if folder.grader:
+            block = pa.array(varying["problem_index"].to_numpy() // BLOCK, pa.int32())
+            copy = table(GRADES, varying, constant, n).select(GRADE_FIELDS).append_column("block", block)
+        else:
+            copy = rows.select(GENERATION_FIELDS)
+        compact.write_copy(store.paths, folder, copy, ages(rows), modified[folder])
+
+
+def ages(rows: pa.Table) -> pa.Table:
+    """Histograms summed by chunk, as in the index."""
+    block = pa.array(rows["problem_index"].to_numpy() // BLOCK, pa.int32())
+    keys = rows.select(["cell_id", "sample"]).append_column("block", block)
+    with duckdb.connect() as connection:
+        connection.register("rows", keys.append_column("age_histogram", rows["age_histogram"]))
+        return connection.sql(
+            f"SELECT cell_id, sample, block, [{SUMS}] AS kept FROM rows WHERE age_histogram IS NOT NULL GROUP BY ALL"
+        ).to_arrow_table()
+
+
 def write_file(rows: pa.Table, path: Path) -> None:
     """One chunk file without Arrow's copy of the schema, which is two thirds of its bytes."""
     with pq.ParquetWriter(path, rows.schema, **_FAST) as writer:
@@ -232,8 +261,9 @@ def write_file(rows: pa.Table, path: Path) -> None:
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--rows", default=FULL_ROWS, show_default=True, help="About so many generations; scales the samples.")
+@click.option("--compacted/--chunks-only", default=True, show_default=True, help="Write the compacted copies too.")
 @click.option("--text-bytes", default=400, show_default=True, help="Bytes of each text; 40000 is a long trace.")
-def main(out: Path, rows: int, text_bytes: int) -> None:
+def main(out: Path, rows: int, compacted: bool, text_bytes: int) -> None:
     """Make a store of invented rows at OUT."""
     started = time.monotonic()
     try:
@@ -245,6 +275,9 @@ def main(out: Path, rows: int, text_bytes: int) -> None:
     plan = [plan_row(arm.cell, arm.problems, arm.samples, arm.samples, 8000.0) for arm in grid]
     store.campaign("synthetic").submit("name: synthetic\n", {"name": "synthetic"}, {}, plan)
     made = sum(write(store, arm, text_bytes) for arm in grid)
+    if compacted:
+        for arm in grid:
+            write_copies(store, arm)
     click.echo(f"{out}: {made:,} rows in {len(grid)} cells, {time.monotonic() - started:.0f} s")
 
 
