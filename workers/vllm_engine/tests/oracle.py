@@ -107,6 +107,34 @@ def compare(
     return rows
 
 
+def apart(model: str, arms: Mapping[str, Arm]) -> dict[str, bool]:
+    """Per arm: its rows in one engine with all the others are those of an engine of its own.
+
+    Own engines record only what the arm needs and have its keep as their ceiling; `off` is a request without eviction,
+    which in its own engine is stock vLLM. Arms differ in protection, keep and seed.
+    """
+    evictions = {
+        label: eviction(arm.policy, PROTECTIONS[i % 3], keep=KEEP + 8 * i, params=arm.params, seed=i)
+        for i, (label, arm) in enumerate(arms.items())
+    }
+    requests = {
+        label: [request(f"{label}-{i}", prompt, own, max_tokens=TOKENS) for i, prompt in enumerate((SECOND, LONG))]
+        for label, own in evictions.items()
+    } | {"off": [request(f"off-{i}", prompt, None, max_tokens=TOKENS) for i, prompt in enumerate((SECOND, LONG))]}
+    together = start(replace(SPEC, model=model, needs=needs_of(arms.values())))
+    mixed = run(together, [r for own in requests.values() for r in own])
+    together.close()
+    same = {}
+    for label, own in requests.items():
+        spec = replace(SPEC, model=model, keep_ceiling=0, interval=0)
+        if label in arms:
+            spec = replace(SPEC, model=model, keep_ceiling=evictions[label].keep, needs=needs_of([arms[label]]))
+        engine = start(spec)
+        same[label] = all(_same(made, mixed[name]) for name, made in run(engine, own).items())
+        engine.close()
+    return same
+
+
 def _eviction(arm: Arm, protection: Protection, keep: int) -> Eviction:
     return eviction(arm.policy, protection, keep=keep, params=arm.params)
 
