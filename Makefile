@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies coverage aot lock clean oracles soak
+.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies bench-dashboard coverage aot lock clean oracles soak
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,11 @@ oracles: $(READY)  ## every policy in vLLM against an independent reference; tab
 
 soak: $(READY)  ## MINUTES=30 of random requests on a small pool, invariants checked after every step
 	$(BIN)/python infra/soak.py --minutes $(or $(MINUTES),30)
+
+BENCH_STORE ?= .cache/million-rows
+bench-dashboard: $(READY)  ## time every page on a store of a million invented rows; table in docs/benchmarks.md
+	test -e $(BENCH_STORE)/compact || $(BIN)/python infra/bench/dashboard/generate.py $(BENCH_STORE)
+	$(BIN)/python infra/bench/dashboard/measure.py $(BENCH_STORE) --write docs/benchmarks.md
 
 coverage: $(READY)  ## how often the intervals that decide hold, by simulation; table in docs/coverage.md
 	$(BIN)/python infra/bench/coverage.py

@@ -38,5 +38,9 @@ def command(ctx: click.Context, store: Path, model: str, style: str) -> None:
     if style == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        console.print(f"{len(findings) - bad - warned} ok, {warned} warnings, {bad} failures")
+        console.print(f"{len(findings) - bad - warned} ok, {_counted(warned, 'warning')}, {_counted(bad, 'failure')}")
     ctx.exit(1 if bad else 0)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -74,7 +74,10 @@ def find(reader: Reader, row: str) -> str:
         raise UserError(f"'{row}' fits several rows; write more of the id:\n  {listed}{more}")
     some = reader.match("", 3)
     known = f"row ids look like {some[0]}" if some else "the store holds no rows yet"
-    raise UserError(f"no row begins with '{row}'; {known}. List them with: evictbench rows --columns row_id")
+    raise UserError(
+        f"no row of the store {reader.paths.root} begins with '{row}'; {known}. List them with: evictbench rows "
+        "--columns row_id. A row of another store: evictbench show ROW --from JOB or STORE."
+    )
 
 
 def find_problem(facts: dict[str, Any]) -> Problem | None:
