@@ -49,8 +49,9 @@ def find(part: str) -> str | None:
         if found := [letter for letter in _letters(pattern, part) if letter not in ("a", "I")]:
             return _letter(found[-1])
     lines = [line.strip() for line in part.splitlines() if line.strip()]
-    alone = _ALONE.fullmatch(lines[-1]) if lines else None
-    return alone[1] if alone else None
+    alone = [found[1] for line in lines if (found := _ALONE.fullmatch(line))]
+    # a list of the options is no choice
+    return alone[0] if len(alone) == 1 and _ALONE.fullmatch(lines[-1]) else None
 
 
 def _letters(pattern: re.Pattern[str], part: str) -> list[str]:

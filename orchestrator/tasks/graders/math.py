@@ -88,7 +88,7 @@ def _last_form(answer: str) -> str:
 
 
 def _equal(gold: str, answer: str) -> Decision:
-    if compact(gold) == compact(answer):
+    if _squeezed(gold) == _squeezed(answer):
         return True, "text"
     gold, answer = (_FRENCH.sub(_facing, _LEAD.sub("", text)) for text in (gold, answer))
     for rule in (_choice, _words, _based, _ratio, _quantity, _relation, _assignment, _collection, _matrix):
@@ -108,6 +108,11 @@ def _for_algebra(text: str) -> str:
         return str(whole[0])
     text = re.sub(r"(?<=\d)\s*\((?=[^,]*\))", r"\\cdot (", text)
     return _DEGREES.sub(r"\\\1(\\frac{\2\\pi}{180})", text)
+
+
+def _squeezed(text: str) -> str:
+    """Without white space, except between digits: `1 2` is not 12."""
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 def _facing(found: re.Match[str]) -> str:
@@ -145,7 +150,8 @@ def _choice(gold: str, answer: str) -> Decision | None:
     if bare is None or bare[0] == bare[1]:
         return None
     given = re.sub(r"\\text\{|[{}()\s.]", "", answer)
-    return given.upper() == bare[1], "choice"
+    named = re.match(r"\(([A-Z])\)\s", answer)  # `(A) 5`: the letter with its option
+    return bare[1] in (given.upper(), named[1] if named else ""), "choice"
 
 
 def _words(gold: str, answer: str) -> Decision | None:
@@ -271,6 +277,8 @@ def _collection(gold: str, answer: str) -> Decision | None:
         return (False, "brackets") if wanted and given else None
     if not ordered and not unordered_b:
         return (False, "brackets") if wanted and given else None
+    if wanted is None and re.search(r"\bor\b", answer) and all(_equal(gold, item)[0] for item in items_b):
+        return True, "said twice"  # `1/2 or 0.5`
     if len(items_a) != len(items_b):
         return False, "count"
     if ordered:

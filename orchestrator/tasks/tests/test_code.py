@@ -115,6 +115,7 @@ print(int(input()) * 2)
         assert time.monotonic() - started < 15
         with pytest.raises(BlockingIOError):
             server.accept()
+    assert not _processes_of_programs()
     assert list(tmp_path.iterdir()) == []
     assert not [p for p in (Path("/tmp/evictbench_out"), Path("/dev/shm/evictbench_out")) if p.exists()]
 

@@ -210,3 +210,86 @@ def test_the_published_rules_forgive_what_the_authors_forgave(gold: str, text: s
     grade = published.grade(gold, text, "length")
     assert (grade.verdict is Verdict.CORRECT) is correct
     assert grade.lenient is grade.verdict
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "correct"),
+    [
+        ("1e-3", "0.001", True),
+        ("6.02e23", r"6.02\times 10^{23}", True),
+        (r"3\times10^8", r"3\times10^9", False),
+        (r"0.1\overline{6}", r"\frac16", True),
+        (r"\frac13", r"0.33\ldots", False),
+        ("(0,1)", "]0,1[", True),
+        ("[0,1)", "]0,1]", False),
+        (r"(-\infty,-1)\cup(1,\infty)", r"x<-1 \text{ or } x>1", True),
+        ("(3,4)", "x=3, y=4", True),
+        ("(3,4)", "y=3, x=4", False),
+        ("x=2,y=3", "(2,3)", True),
+        ("1,2", r"x=1\text{ or }x=2", True),
+        ("1,2", "x=1,x=3", False),
+        (r"\emptyset", r"\text{no solution}", True),
+        (r"\mathbb{R}", r"\text{all real numbers}", True),
+        (r"\text{ellipse}", r"\text{an ellipse}", True),
+        (r"\text{June 20}", "June 20", True),
+        (r"\text{June 20}", "June 21", False),
+        (r"\text{A and C}", "C, A", True),
+        (r"{10 \choose 3}", "120", True),
+        (r"\frac34", "¾", True),
+        ("2^{10}", "2¹⁰", True),
+        ("x_1", "x₁", True),
+        (r"\sqrt[3]{2}", "∛2", True),
+        ("12", "1 2", False),
+        ("12345", r"12\,345", True),
+        ("1,000,000", "10^6", True),
+        ("5", "5=x", True),
+        (r"\frac12", r"\frac{1}{2} \text{ or } 0.5", True),
+        ("1010_2", r"(1010)_{\text{two}}", True),
+        ("8:30", r"8:30 \text{ a.m.}", True),
+        ("45", "45^o", True),
+        ("7", r"7^{\text{th}}", True),
+        ("7", r"\boxed{\text{The answer is } 7}", True),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\[4pt] 2 \end{pmatrix}", True),
+        (r"\text{(A)}", "(A) 5", True),
+        (r"\text{(A)}", "(B) 5", False),
+    ],
+)
+def test_forms_of_the_same_answer(gold: str, answer: str, correct: bool) -> None:
+    grade = math.grade(gold, f"Thus \\boxed{{{answer}}}", "stop")
+    assert (grade.verdict is Verdict.CORRECT) is correct, grade
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("070.", 70),
+        ("70.0", 70),
+        (r"\textbf{(70)}", 70),
+        (r"N \equiv 70 \pmod{1000}", 70),
+        ("70 units", 70),
+        ("69+1", None),
+        ("7^{7^7} \\bmod 1000", None),
+        ("5,6", None),
+    ],
+)
+def test_integers_in_boxes(answer: str, value: int | None) -> None:
+    assert integers.parse(answer) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Option B is correct.", "B"),
+        ("Option B is not correct.", None),
+        ("I choose B.", "B"),
+        ("### Answer\n\n(B)", "B"),
+        ("All others fail.\n\n**B**", "B"),
+        ("A\nB\nC\nD", "D"),
+        (r"\boxed{\text{Option B}}", "B"),
+        ('{"answer": "B. foo"}', "B"),
+        ("Answer: Between A and B", None),
+        ("The answer is a function", None),
+    ],
+)
+def test_letters_are_named_not_guessed(text: str, letter: str | None) -> None:
+    assert letters.find(text) == letter
