@@ -284,7 +284,7 @@ def test_integers_in_boxes(answer: str, value: int | None) -> None:
         ("I choose B.", "B"),
         ("### Answer\n\n(B)", "B"),
         ("All others fail.\n\n**B**", "B"),
-        ("A\nB\nC\nD", "D"),
+        ("A\nB\nC\nD", None),
         (r"\boxed{\text{Option B}}", "B"),
         ('{"answer": "B. foo"}', "B"),
         ("Answer: Between A and B", None),
