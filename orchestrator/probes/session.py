@@ -17,6 +17,7 @@ from orchestrator.probes.study import Results, Study
 from orchestrator.prompts import Renderer
 from orchestrator.tasks import registry
 from orchestrator.tasks.base import Problem
+from orchestrator.tasks.reasoner import reference_text
 from policies.base import Replacer
 
 REASONER = "embedded:reasoner"
@@ -45,7 +46,8 @@ class Session:
                     raise UserError(f"probes cannot run '{arm.name}': it has no events. Leave it out of arms.policies.")
         resolved = models.resolve(job.model.path, job.model.revision)
         # brings torch and transformers
-        from workers.transformers_engine.probe import ProbeEngine, Script  # noqa: PLC0415
+        from workers.transformers_engine.probe import ProbeEngine  # noqa: PLC0415
+        from workers.transformers_engine.probe_batch import Script  # noqa: PLC0415
 
         engine = ProbeEngine(str(resolved.path_on_disk), resolved.revision, job.model.dtype.value, device)
         return cls(job, resolved, engine, Script)
@@ -66,8 +68,18 @@ class Session:
         return ReasonerGrammar(Renderer(self.model).encode, walks, programs, self.job.seed)
 
     def _answers(self, task: str, count: int, advance: Advance) -> list[Answered]:
-        problems = registry.get(task, steps=f"{STEPS}", recap=8).problems(count)
-        return self._generate(problems, ANSWER_TOKENS, advance)
+        """Its own greedy answers. Nearly all are the reference, which one forward shows; the others are generated."""
+        renderer = Renderer(self.model)
+        answered = []
+        for problem in registry.get(task, steps=f"{STEPS}", recap=8).problems(count):
+            prompt, text = renderer.render(problem.messages).token_ids, reference_text(problem)
+            tokens = tuple(renderer.encode(text))
+            if self.engine.follows(prompt, tokens):
+                answered.append(Answered(prompt, tokens, text))
+            else:
+                answered += self._generate([problem], ANSWER_TOKENS, advance)
+            advance("filler")
+        return answered
 
     def _text(self, advance: Advance) -> TextGrammar:
         filler: FillerSpec = self.job.filler

@@ -178,9 +178,7 @@ class Study:
             report.add(name, outcome)
         for placement in sites.apart(first, second).values():
             report.add(placement.name, self._forced(held_out, placement))
-        free = self._free(held_out, self._uniform())
-        report.add(f"{FREE}: random, no head forced", free)
-        self._survival(spec.kind, held_out, free)
+        report.add(f"{FREE}: random, no head forced", self._free(held_out, self._uniform()))
 
     def _passcode(self, spec: ProbeSpec) -> None:
         ((_, layout),) = spec.layouts().items()
@@ -255,7 +253,8 @@ class Study:
             placement.masks(instance, self._engine.layers, self._engine.heads) if placement else (None,) * 2
         )
         seed = eviction_seed(self._job.seed, "probe", instance.key, 0)
-        watched = next(iter(instance.facts.values()))
+        # Two facts have mentions in numbers of their own: nothing equal to watch.
+        watched = next(iter(instance.facts.values())) if len(instance.facts) == 1 else ()
         return self._make_script(instance.tokens, instance.prompt, instance.reads, seed, pinned, banned, watched)
 
     def _survival(self, probe: str, instances: Sequence[Instance], outcome: _Outcome) -> None:

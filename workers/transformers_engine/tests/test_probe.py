@@ -14,7 +14,8 @@ from policies.budget import Protection
 from policies.retention import survival
 from workers.api import Eviction
 from workers.transformers_engine.dense import DenseReference
-from workers.transformers_engine.probe import ProbeEngine, Script
+from workers.transformers_engine.probe import ProbeEngine
+from workers.transformers_engine.probe_batch import Script
 
 INTERVAL, KEEP, LENGTH = 16, 80, 115
 MODEL = resolve("embedded:reasoner")
@@ -72,6 +73,8 @@ def test_without_eviction_the_log_probabilities_are_those_of_one_forward(engine:
     (reading,) = engine.read([Script(tokens, len(prompt), (read,), 0)], None, INTERVAL)
     (whole,) = engine.read([Script(tokens, len(tokens) - 1, ((len(tokens) - 1, len(tokens)),), 0)], None, INTERVAL)
     assert all(reading.hits[0])
+    assert engine.follows(prompt, made)
+    assert not engine.follows(prompt, (*made[:30], made[31], *made[31:]))
     assert reading.logprobs[0][-1] == pytest.approx(whole.logprobs[0][0], abs=1e-4)
 
 
