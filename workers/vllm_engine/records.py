@@ -109,8 +109,8 @@ class Records:
     ) -> Recording:
         """What a batch's forward records; int64 [B] each as in EvictionCore.step, starts = first token of each row."""
         records, decodes = wanted.records, query_lens == 1
-        row = np.flatnonzero(wanted.queries & decodes)
-        tokens, ring = [starts[row]], [records[row] * self.window + computed[row] % self.window]
+        rows = np.flatnonzero(wanted.queries & decodes)
+        tokens, ring = [starts[rows]], [records[rows] * self.window + computed[rows] % self.window]
         for row in np.flatnonzero(wanted.queries & ~decodes):
             end = computed[row] + query_lens[row]
             position = np.arange(max(end - self.window, computed[row]), end)
