@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from policies.kernels.launch import kernel, launch
-from policies.kernels.paged import load_rows, meta
+from policies.kernels.paged import PagedCache, load_rows, meta
 from policies.kernels.window import add_to_softmax
 
 _TILE = 64
@@ -125,6 +125,6 @@ def at_real_size() -> None:
     """The launches to compile ahead of time (infra/aot.py)."""
     number, query = meta(torch.int32, 256), meta(torch.bfloat16, 256, 48, 128)[:, :32]
     add_decode_mass(
-        meta(torch.float32, 256, 8, 2112), query, meta(torch.bfloat16, 1024, 16, 8, 128), number,
+        meta(torch.float32, 256, 8, 2112), query, PagedCache.at_real_size(layers=1).keys[0], number,
         meta(torch.int32, 256, 320), number, number, 128**-0.5,
     )  # fmt: skip

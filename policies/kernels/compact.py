@@ -47,7 +47,7 @@ def _fill_holes(
     element = tl.arange(0, SIZE_PADDED)
     mask = real[:, None] & (element < SIZE)[None, :]
     for which in tl.static_range(2):
-        base = layer_base(pointers, which * n_layers + layer, BITS)
+        base = layer_base(pointers, which * n_layers + layer, BITS, SIZE)
         moved = tl.load(base + read[:, None] + element[None, :], mask=mask)
         tl.store(base + write[:, None] + element[None, :], moved, mask=mask)
     own = positions + ((tl.load(table_rows + request).to(tl.int64) * n_layers + layer) * n_heads + head) * capacity
@@ -100,7 +100,7 @@ def _shift_down(
     request, layer, head = row // (n_layers * n_heads), row // n_heads % n_layers, row % n_heads
     table = block_table + request * n_blocks
     own = positions + ((tl.load(table_rows + request).to(tl.int64) * n_layers + layer) * n_heads + head) * capacity
-    base = layer_base(pointers, tl.minimum(which, 1) * n_layers + layer, BITS)
+    base = layer_base(pointers, tl.minimum(which, 1) * n_layers + layer, BITS, SIZE)
     element = tl.arange(0, SIZE_PADDED)
     # Upwards, a tile at a time: kept[j] >= j, so no later tile reads what this one writes; within the tile the barrier
     # has every row read before any is written.

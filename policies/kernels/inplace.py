@@ -11,7 +11,7 @@ import triton.language as tl
 
 from policies.draws import INPLACE_SLOT, inplace_victims
 from policies.kernels.launch import kernel, launch
-from policies.kernels.paged import meta, row_offsets
+from policies.kernels.paged import PagedCache, meta, row_offsets
 from policies.kernels.philox import first_words
 
 
@@ -155,7 +155,7 @@ def write_reference(
 def at_real_size() -> None:
     """The launches to compile ahead of time (infra/aot.py)."""
     key, value = meta(torch.bfloat16, 256, 48, 128)[:, 32:].split(8, dim=1)
-    cache = meta(torch.bfloat16, 2, 1024, 16, 8, 128)
+    cache = PagedCache.at_real_size(layers=1)
     number, heads = meta(torch.int32, 256), meta(torch.int64, 8)
     batch = Replacing(number, meta(torch.int32, 256, 320), meta(torch.int64, 256), number, number, number, number)
-    write((key, value), (cache[0], cache[1]), meta(torch.int64, 256), batch, 0, heads, 64)
+    write((key, value), (cache.keys[0], cache.values[0]), meta(torch.int64, 256), batch, 0, heads, 64)

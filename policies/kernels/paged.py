@@ -46,10 +46,15 @@ class PagedCache:
         return cls(tuple(keys), tuple(values), torch.tensor(addresses, device=first.device))
 
     @classmethod
-    def at_real_size(cls) -> PagedCache:
-        """Without memory: 36 layers, 8 KV heads of 128, bf16, blocks of 16 as FLASH_ATTN lays them out."""
-        layers = [meta(torch.bfloat16, 2, 1024, 16, 8, 128) for _ in range(36)]
-        return cls.of([layer[0] for layer in layers], [layer[1] for layer in layers])
+    def joined(cls, layers: Sequence[torch.Tensor]) -> PagedCache:
+        """From vLLM's caches, one [blocks, H, block, 2 D] a layer in any memory order: a key, then its value."""
+        pairs = [layer.transpose(1, 2).chunk(2, dim=3) for layer in layers]
+        return cls.of([key for key, _ in pairs], [value for _, value in pairs])
+
+    @classmethod
+    def at_real_size(cls, layers: int = 36) -> PagedCache:
+        """Without memory: 8 KV heads of 128, bf16, blocks of 16, slots before heads, as FLASH_ATTN lays them out."""
+        return cls.joined([meta(torch.bfloat16, 1024, 16, 8, 256).transpose(1, 2)] * layers)
 
     @property
     def layers(self) -> int:
@@ -172,6 +177,10 @@ def finite_rows(rows: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def layer_base(pointers: tl.tensor, index: tl.tensor, ELEMENT: tl.constexpr) -> tl.tensor:
+def layer_base(pointers: tl.tensor, index: tl.tensor, ELEMENT: tl.constexpr, SIZE: tl.constexpr) -> tl.tensor:
     """A layer's cache from the table of addresses."""
-    return tl.multiple_of(tl.load(pointers + index).to(tl.pointer_type(ELEMENT)), 16)
+    base = tl.load(pointers + index).to(tl.pointer_type(ELEMENT))
+    # values lie one row of SIZE elements, of two bytes or more, behind the start of torch's memory
+    if SIZE % 8 == 0:
+        base = tl.multiple_of(base, 16)
+    return base

@@ -44,7 +44,7 @@ def _mean_cosine(
     row = tl.program_id(0).to(tl.int64)
     request, layer, head = row // (n_layers * n_heads), row // n_heads % n_layers, row % n_heads
     end, table = tl.load(ends + request), block_table + request * n_blocks
-    base = layer_base(pointers, layer, ELEMENT)
+    base = layer_base(pointers, layer, ELEMENT, SIZE)
     total = tl.zeros((SIZE_PADDED,), tl.float32)
     for start in range(0, end, TILE):
         slot = start + tl.arange(0, TILE)

@@ -52,7 +52,7 @@ def _scores(
     )
     table = block_table + request * n_blocks
     offset = row_offsets(table, slot, head, slot < end, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)[:, None]
-    base, mask = layer_base(pointers, layer, ELEMENT), (slot < end)[:, None] & inside[None, :]
+    base, mask = layer_base(pointers, layer, ELEMENT, SIZE), (slot < end)[:, None] & inside[None, :]
     real = tl.load(base + offset + real_at[None, :], mask=mask, other=0.0).to(tl.float32)
     imag = tl.load(base + offset + imag_at[None, :], mask=mask, other=0.0).to(tl.float32)
     length = tl.sqrt_rn(real * real + imag * imag)

@@ -36,7 +36,7 @@ def _range(
     request, layer, head = row // (n_layers * n_heads), row // n_heads % n_layers, row % n_heads
     slot, end = tl.program_id(1) * TILE + tl.arange(0, TILE), tl.load(ends + request)
     values = load_rows(
-        layer_base(pointers, n_layers + layer, ELEMENT), block_table + request * n_blocks, slot, head, end,
+        layer_base(pointers, n_layers + layer, ELEMENT, SIZE), block_table + request * n_blocks, slot, head, end,
         BLOCK, SIZE, SIZE_PADDED, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD,
     ).to(tl.float32)  # fmt: skip
     inside = (tl.arange(0, SIZE_PADDED) < SIZE)[None, :]

@@ -94,7 +94,7 @@ def _window(
     ring_row = layer * n_ring_rows + tl.load(ring_rows + request)
     ring = rings + (ring_row * WINDOW * n_query_heads + query_head) * SIZE
     first = _queries(ring, window, n_query_heads, SIZE, ROWS, SIZE_PADDED)
-    base = layer_base(pointers, layer, ELEMENT)
+    base = layer_base(pointers, layer, ELEMENT, SIZE)
     largest = tl.full((ROWS,), -float("inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     for start in range(0, end, TILE):

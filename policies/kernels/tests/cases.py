@@ -11,22 +11,22 @@ from policies.kernels.paged import Events, PagedCache
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a test cache; `layout` is the memory order of a layer's blocks: slots before heads, or heads first."""
+    """Sizes of a test cache; `layout` is the memory order of a layer's blocks (B), heads (H) and slots (N)."""
 
     layers: int = 2
     heads: int = 2
     size: int = 24
     block: int = 5
     dtype: torch.dtype = torch.float32
-    layout: str = "slots"
+    layout: str = "BNH"
 
 
 REAL = Shape(layers=1, heads=8, size=128, block=16, dtype=torch.bfloat16)
 """A layer of PagedCache.at_real_size: these launches are the ones compiled ahead of time."""
 SHAPES = (
     Shape(),
-    Shape(layers=3, heads=1, size=8, block=1, dtype=torch.float16, layout="heads"),
-    Shape(layers=1, heads=3, size=17, block=7, dtype=torch.bfloat16, layout="heads"),
+    Shape(layers=3, heads=1, size=8, block=1, dtype=torch.float16, layout="HBN"),
+    Shape(layers=1, heads=3, size=17, block=7, dtype=torch.bfloat16, layout="BHN"),
     REAL,
 )
 
@@ -52,14 +52,11 @@ def paged(shape: Shape, slots: list[int], generator: torch.Generator) -> tuple[P
     table = torch.zeros(len(slots), max(counts) + 1, dtype=torch.int32)
     for row, count in enumerate(counts):
         table[row, :count] = torch.tensor([next(order) for _ in range(count)])
-    layers = []
-    for _ in range(shape.layers):
-        sizes = (2, blocks, shape.heads, shape.block, shape.size)
-        if shape.layout == "slots":
-            sizes = (2, blocks, shape.block, shape.heads, shape.size)
-        whole = torch.full(sizes, float("nan"), dtype=shape.dtype)
-        layers.append(whole if shape.layout == "slots" else whole.transpose(2, 3))
-    cache = PagedCache.of([layer[0] for layer in layers], [layer[1] for layer in layers])
+    sizes = {"B": blocks, "H": shape.heads, "N": shape.block}
+    logical = [shape.layout.index(axis) for axis in "BHN"]
+    memory = (*(sizes[axis] for axis in shape.layout), 2 * shape.size)
+    layers = [torch.full(memory, float("nan"), dtype=shape.dtype).permute(*logical, 3) for _ in range(shape.layers)]
+    cache = PagedCache.joined(layers)
     for request, count in enumerate(slots):
         slot = torch.arange(count)
         block = table[request, slot // shape.block].long()

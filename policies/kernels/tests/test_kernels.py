@@ -15,43 +15,40 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+# half a minute on two idle cores, much longer beside other work
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[3]
 LAUNCHED = Path(__file__).parent / "launched"
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[subprocess.Popen[str], Path]]:
-    """Both at once, each with the file in which it lists its launches."""
+def launches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str] | str]:
+    """What each process launched or compiled, or its output when it failed; both run at once."""
     folder = tmp_path_factory.mktemp("kernels")
-    interpreted, compiled = folder / "interpreted.json", folder / "compiled.json"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    interpreting = {**environment, "TRITON_INTERPRET": "1", "EVICTBENCH_LAUNCHES": str(interpreted)}
+    listed = {kind: folder / f"{kind}.json" for kind in ("interpreted", "compiled")}
+    compiling = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    interpreting = {**compiling, "TRITON_INTERPRET": "1", "EVICTBENCH_LAUNCHES": str(listed["interpreted"])}
     commands = {
-        "interpreted": ([sys.executable, "-m", "pytest", "-q", str(LAUNCHED)], interpreting, interpreted),
-        "compiled": (
-            [sys.executable, str(ROOT / "infra/aot.py"), "--arch", "90", "--launches", str(compiled)],
-            environment,
-            compiled,
-        ),
+        "interpreted": (["-m", "pytest", "-q", str(LAUNCHED)], interpreting),
+        "compiled": ([str(ROOT / "infra/aot.py"), "--arch", "90", "--launches", str(listed["compiled"])], compiling),
     }
-    return {
-        kind: (
-            subprocess.Popen(
-                command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            ),
-            listed,
-        )
-        for kind, (command, env, listed) in commands.items()
-    }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def launches(processes: dict[str, tuple[subprocess.Popen[str], Path]]) -> dict[str, set[str] | str]:
-    """The launches of each process, or its output when it failed."""
+    running: dict[str, subprocess.Popen[str]] = {}
     results: dict[str, set[str] | str] = {}
-    for kind, (process, listed) in processes.items():
-        output, _ = process.communicate()
-        results[kind] = set(json.loads(listed.read_text())) if process.returncode == 0 else output
+    try:
+        for kind, (arguments, env) in commands.items():
+            with (folder / f"{kind}.log").open("w") as log:
+                running[kind] = subprocess.Popen(
+                    [sys.executable, *arguments], cwd=ROOT, env=env, text=True, stdout=log, stderr=subprocess.STDOUT
+                )
+        for kind, process in running.items():
+            failed = process.wait() != 0
+            results[kind] = (
+                (folder / f"{kind}.log").read_text() if failed else set(json.loads(listed[kind].read_text()))
+            )
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
     return results
 
 
