@@ -126,7 +126,7 @@ def test_a_pool_of_one_cell_is_its_t_interval_and_strata_are_not_draws() -> None
 
 def test_correlated_models_are_not_twice_the_evidence() -> None:
     rng, rejected = np.random.default_rng(8), 0
-    for _ in range(120):
+    for _ in range(60):
         shared = rng.normal(0, 0.3, 50)
         table = pd.concat(
             pd.DataFrame({"task": "a", "model": model, "problem_id": range(50), "difference": shared + noise})
@@ -134,8 +134,8 @@ def test_correlated_models_are_not_twice_the_evidence() -> None:
         )
         low, high = pooled(table).interval()
         rejected += low > 0 or high < 0
-    # Binomial standard error at 5 % of 120: 2 points; three times the evidence would reject 25 %.
-    assert rejected / 120 < 0.12
+    # Binomial standard error at 5 % of 60: 2.8 points; three times the evidence would reject 25 %.
+    assert rejected / 60 < 0.15
 
 
 def test_equivalence_power_is_the_share_of_equivalent_nulls() -> None:
