@@ -166,8 +166,11 @@ class CpuEviction:
         return torch.from_numpy(folded.reshape(layers, -1))
 
     def _move(self, table: torch.Tensor, rows: list[int], plan: Moves) -> None:
-        shape = (len(rows), -1, *plan.src.shape[1:])
-        self._cache.move(table[rows].to(torch.int64), plan.src.view(shape), plan.dst.view(shape))
+        # order-preserving moves begin with rows that stay: a protected prompt, whose blocks may be shared
+        first = int((plan.src != plan.dst).flatten(0, 1).any(0).int().argmax())
+        shape = (len(rows), -1, plan.src.shape[1], plan.src.shape[2] - first)
+        source, target = (index[..., first:].reshape(shape) for index in (plan.src, plan.dst))
+        self._cache.move(table[rows].to(torch.int64), source, target)
 
     def _gather(self, table: torch.Tensor, row: int, slots: int) -> Rows:
         return self._cache.gather(table[row].to(torch.int64), slots)
