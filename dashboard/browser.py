@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_SECONDS = 60.0
-PAGE_SECONDS = 60.0
+PAGE_SECONDS = 120.0
 # No frame of the page changes for this long: charts have been drawn and fonts have arrived.
 QUIET_MILLISECONDS = 700
 

@@ -9,11 +9,13 @@ from dashboard.charts import throughput
 from dashboard.contents.base import Block, Charts, Content, Note, Table, arm_rows
 from dashboard.contents.throughput import MISSING
 from dashboard.session import Session
+from orchestrator.store.throughput import CONDITIONS
 
 QUESTION = (
     "Which to serve? Accuracy against memory and speed. A dot is one cell: its accuracy, its memory and its speed come "
     "from the same policy, parameters and budget."
 )
+SAME = [name for name in CONDITIONS if name != "model"]
 COLUMNS = ["Accuracy, %", "95 % interval", "Peak cached tokens", "Bytes per request", "Shared bytes", "Tokens/s", "n"]
 EXPORTED = ["model", "task", "policy", "rule", "budget", "accuracy", "low", "high", "cached_peak", "request_bytes",
             "shared_bytes", "tokens_per_second", "problems", "samples", "complete", "cell_id"]  # fmt: skip
@@ -35,17 +37,30 @@ def build(state: Session) -> Content:
 
 
 def costs(state: Session) -> pd.DataFrame:
-    """Arms of all budgets with rows, joined by cell id with their throughput measurements."""
+    """Arms of all budgets with rows, joined with the speed of the same policy, parameters, budget and protection.
+
+    Speed is measured once for all tasks. Of several sets of conditions the one with most rows is taken: they never mix.
+    """
     arms = state.all_budgets[state.all_budgets["rows"] > 0]
-    rows = data.throughput(state.store, state.stamp).rows
+    rows = data.throughput(state.store, state.stamp).rows.rename(columns={"model": "model_path"})
+    sizes = rows.groupby(["model_path", *SAME], dropna=False)["round"].transform("size")
+    rows = rows[sizes == sizes.groupby(rows["model_path"]).transform("max")]
     sound = rows[~rows["warm_up"] & (rows["preemptions"] == 0) & (rows["prefix_cache_hit_rate"] == 0)]
-    speed = sound.assign(speed=sound["tokens"] / sound["seconds"]).groupby("cell_id")
-    measured = speed.agg(
+    speed = sound.assign(speed=sound["tokens"] / sound["seconds"], key=keys(sound))
+    measured = speed.groupby("key", as_index=False).agg(
         tokens_per_second=("speed", "mean"), tokens_per_second_low=("speed", "min"),
         tokens_per_second_high=("speed", "max"), request_bytes=("request_bytes", "max"),
         shared_bytes=("shared_bytes", "max"),
     )  # fmt: skip
-    return arms.merge(measured.reset_index(), on="cell_id", how="left").reset_index(drop=True)
+    joined = arms.assign(key=keys(arms)).merge(measured.astype({"key": object}), on="key", how="left")
+    return joined.drop(columns="key").reset_index(drop=True)
+
+
+def keys(frame: pd.DataFrame) -> list[str]:
+    """What one dot stands for: model, policy, parameters, budget and protection; missing values are alike."""
+    columns = frame[["model_path", "policy", "policy_params", "keep", "interval", "protection"]].astype(object)
+    known = columns.where(columns.notna(), None).to_dict("split")["data"]
+    return [repr([float(v) if isinstance(v, int | float) else v for v in row]) for row in known]
 
 
 def panel_charts(mine: pd.DataFrame, panel: frames.Panel) -> Charts:

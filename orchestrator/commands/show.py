@@ -75,7 +75,7 @@ def find(reader: Reader, row: str) -> str:
     some = reader.match("", 3)
     known = f"row ids look like {some[0]}" if some else "the store holds no rows yet"
     raise UserError(
-        f"no row of the store {reader.paths.root} begins with '{row}'; {known}. List them with: evictbench rows "
+        f"no row begins with '{row}' in the store {reader.paths.root}; {known}. List them with: evictbench rows "
         "--columns row_id. A row of another store: evictbench show ROW --from JOB or STORE."
     )
 
