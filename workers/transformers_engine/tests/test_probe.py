@@ -116,7 +116,7 @@ def test_survival_of_free_tokens_is_what_theory_says(engine: ProbeEngine) -> Non
         assert abs(share - expected) < 4 * (expected * (1 - expected) / 256) ** 0.5
 
 
-@pytest.mark.parametrize("policy", ["h2o", "snapkv", "rkv_official", "vase", "lazy_eviction", "triattention"])
+@pytest.mark.parametrize("policy", ["h2o", "snapkv", "lazy_eviction", "triattention"])
 def test_scored_policies_keep_their_budget(engine: ProbeEngine, answered: tuple[int, ...], policy: str) -> None:
     (prompt,), end = prompts(1), len(answered)
     script = Script(answered, len(prompt), ((end - 1, end),), 1, watched=tuple(range(end)))
