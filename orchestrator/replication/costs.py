@@ -77,8 +77,13 @@ def tokens(arm: Wanted) -> float:
 
 def speed(arm: Wanted) -> float:
     """Generated tokens per second of one H200."""
-    method = "TriAttention" if arm.method in CONTENDERS else "Full" if arm.method == "Full" else REFERENCE
-    return _speeds()[arm.model, method]
+    return speed_of(arm.model, arm.method)
+
+
+def speed_of(model: str, method: str) -> float:
+    """Published tokens per second of a model under a method."""
+    measured = "TriAttention" if method in CONTENDERS else "Full" if method == "Full" else REFERENCE
+    return _speeds()[model, measured]
 
 
 @cache

@@ -15,6 +15,7 @@ from orchestrator.replication.columns import Status
 from orchestrator.replication.costs import campaign
 from orchestrator.replication.counts import PUBLISHED_RULE, counts_table
 from orchestrator.replication.published import named
+from orchestrator.replication.serving import SERVING
 from orchestrator.replication.table import replication_table
 from orchestrator.report_formats import markdown_table
 from orchestrator.report_sheet import Sheet
@@ -29,6 +30,7 @@ JOBS = {
     "protection.yaml": ("Table2", "Table6"),
     "generation_length.yaml": ("Table7",),
     "draws_qwen3_4b_math500.yaml": ("Sec5.2/AppD", "Fig3c", "recency control"),
+    "probes_qwen3_4b.yaml (evictbench probe)": ("Table3", "Fig3a", "Fig3b", "Sec5.2", "AppB"),
     "sweep_phi4_math500.yaml and sweep_qwen3_4b.yaml": ("Fig2 sweep (partial)",),
 }
 
@@ -102,6 +104,8 @@ def _lines(store: str, own: pd.DataFrame, arms: pd.DataFrame) -> Iterator[str]:
             f"Still to run: {len(arms)} arms, about {arms['gpu_hours'].sum():,.0f} GPU-hours of one H200 at the "
             "published lengths and serving speeds."
         )
+        serving = own[(own["reason"] == SERVING) & own["needs"].notna()].drop_duplicates("needs")
+        yield f"Serving figures beside them: {serving['gpu_hours'].sum():,.0f} GPU-hours (evictbench bench throughput)."
         for file, tables in JOBS.items():
             yield f"jobs/paper/{file}: {', '.join(tables)}"
 

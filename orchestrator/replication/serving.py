@@ -11,8 +11,9 @@ import pandas as pd
 
 from orchestrator.analysis_rows import records
 from orchestrator.replication.columns import Status
-from orchestrator.replication.names import METHODS, same_model
-from orchestrator.stats.throughput import ratios
+from orchestrator.replication.costs import speed_of
+from orchestrator.replication.names import METHODS, MODELS, same_model
+from orchestrator.stats.throughput import FEWEST_ROUNDS, ratios
 
 Columns = dict[str, Any]
 Row = Mapping[str, Any]
@@ -24,7 +25,9 @@ WORKLOADS = {
     "serving 1k/8k, 64 req": (1024, 8192, 64),
     "single request 1k/8k": (1024, 8192, 1),
 }
+_OTHER = {"gain_over_TriAttention_pct": "TriAttention"}
 METRICS = ("x_full", "output_tok_s", "gain_over_TriAttention_pct")
+SERVING = "serving: evictbench bench throughput"
 _VLLM, _GPU = "0.19.0", "H200"
 _ONCE = "too few rounds for an interval"
 
@@ -35,7 +38,7 @@ def found(row: Row, measured: pd.DataFrame) -> Columns | None:
         return None
     mine = measured[[same_model(row["model"], str(model)) for model in measured["model"]]]
     arms = {method: _arm(mine, method, row) for method in (row["policy"], "Full", "TriAttention")}
-    other = "TriAttention" if row["metric"] == "gain_over_TriAttention_pct" else "Full"
+    other = _OTHER.get(row["metric"], "Full")
     if arms[row["policy"]].empty or (arms[other].empty and row["metric"] != "output_tok_s"):
         return None
     if row["metric"] == "output_tok_s":
@@ -50,6 +53,23 @@ def found(row: Row, measured: pd.DataFrame) -> Columns | None:
     reasons = "; ".join(dict.fromkeys(_differences(both, row)))
     status = Status.BY_DESIGN if reasons or columns["inside"] is None else _plain(columns["inside"])
     return {**columns, "status": status.value, "reason": reasons or ("" if columns["inside"] is not None else _ONCE)}
+
+
+def not_run(row: Row) -> Columns | None:
+    """What would measure a serving number, and its GPU-hours: counted rounds at the published speed of the arm."""
+    if row["metric"] not in METRICS or row["task"] not in WORKLOADS or row["policy"] not in METHODS:
+        return None
+    prompt, output, requests = WORKLOADS[row["task"]]
+    methods = {row["policy"]} if row["metric"] == "output_tok_s" else {row["policy"], _OTHER.get(row["metric"], "Full")}
+    hours = sum(FEWEST_ROUNDS * requests * output / speed_of(row["model"], method) / 3600 for method in methods)
+    budget = "" if row["keep"] is None else f" K{row['keep']} prompt"
+    arms = ", ".join(sorted(METHODS[method].policies[0] for method in methods))
+    return {
+        "status": Status.NOT_RUN.value,
+        "reason": SERVING,
+        "needs": f"{MODELS[row['model']]} {arms}{budget}, --prompt {prompt} --output {output} --requests {requests}",
+        "gpu_hours": hours,
+    }
 
 
 def _arm(measured: pd.DataFrame, method: str, row: Row) -> pd.DataFrame:

@@ -41,7 +41,8 @@ def _found(row: Row, run: Run) -> Columns:
     arms, sign = wanted(row)
     if not arms:
         measured = facts.found(row, run) or serving.found(row, run.throughput)
-        return measured or {"status": Status.NOT_RUN.value, "reason": facts.why_not(row)}
+        why = {"status": Status.NOT_RUN.value, "reason": facts.why_not(row)}
+        return measured or serving.not_run(row) or why
     if row["metric"] in COUNTED:
         return counts.found(row, run)
     cells = [run.arm(arm) for arm in arms]

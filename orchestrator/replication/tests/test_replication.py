@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+import jobs
 from orchestrator.commands.replicate import command
 from orchestrator.errors import UserError
 from orchestrator.replication.arms import GRID_MODELS, grid
@@ -18,7 +19,7 @@ from orchestrator.replication.columns import CAMPAIGN, COUNTS, PUBLISHED, REPLIC
 from orchestrator.replication.costs import campaign
 from orchestrator.replication.counts import OUR_RULE, PUBLISHED_RULE, counts_table
 from orchestrator.replication.names import MODELS, TASKS, same_model
-from orchestrator.replication.page import as_html, as_markdown, build, summary
+from orchestrator.replication.page import JOBS, as_html, as_markdown, build, summary
 from orchestrator.replication.published import named, published
 from orchestrator.replication.table import replication_table
 from orchestrator.store.reader import Reader
@@ -177,3 +178,18 @@ def test_serving_figures_are_ratios_within_rounds_under_named_conditions(tmp_pat
     shorter = number(table, task="serving 1k/8k, 512 req", model="Qwen3-4B", policy="Random Attention", metric="x_full")
     assert "output 32768, published 8192; requests 128, published 512" in shorter["reason"]
     assert number(table, table="Table4", model="Qwen3-14B", policy="Full", metric="output_tok_s")["status"] == "not run"
+
+
+def test_serving_figures_that_were_not_measured_have_a_price(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s")
+    table = replication_table(Reader(tmp_path / "s"))
+    found = number(table, table="Table4", model="Qwen3-4B", policy="Random Attention", metric="output_tok_s")
+    assert found["needs"] == "Qwen/Qwen3-4B random K2048 prompt, --prompt 1024 --output 32768 --requests 128"
+    # Three rounds of 128 x 32,768 tokens at the published 2,046 tokens/s.
+    assert found["gpu_hours"] == pytest.approx(3 * 128 * 32768 / 2046 / 3600)
+
+
+def test_job_files_that_the_page_names_exist() -> None:
+    folder = Path(next(iter(jobs.__path__)))
+    named_files = {word for entry in JOBS for word in entry.split() if word.endswith(".yaml")}
+    assert named_files == {file.name for file in (folder / "paper").glob("*.yaml")}
