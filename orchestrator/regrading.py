@@ -43,12 +43,14 @@ class Wish:
     version    grader version the caller expects; None takes the installed one
     judge      judge to use instead of the protocol's own
     data_file  file with the problems of the one named task
+    again      discard the grades that this version has made, as after mending an answer key
     """
 
     tasks: tuple[str, ...] = ()
     version: int | None = None
     judge: str | None = None
     data_file: Path | None = None
+    again: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -71,10 +73,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Regrade:
-    """Everything that a regrade will do."""
+    """Everything that a regrade will do; `again`: after discarding what this version has graded."""
 
     store: Store
     batches: tuple[Batch, ...]
+    again: bool = False
 
     @property
     def missing(self) -> tuple[ChunkId, ...]:
@@ -118,7 +121,7 @@ def prepare(path: Path | None, wish: Wish) -> Regrade:
     found = tuple(batch for batch in batches if batch is not None)
     if not found:
         raise UserError(f"{opened.store} holds no generation of {', '.join(wish.tasks) or 'any task'} yet.")
-    return Regrade(store, found)
+    return Regrade(store, found, wish.again)
 
 
 def _source(path: Path | None, store: Store, campaign: str) -> _Source:
@@ -151,7 +154,7 @@ def _batch(store: Store, ref: tuple[str, ...], cells: list[str], source: _Source
             f"--grader-version {wish.version}: this evictbench grades {ref[0]} by '{key.grader}' version "
             f"{key.version} and no other. Install the release that has version {wish.version}, or leave the option out."
         )
-    graded = store.graded(key, cells) & committed
+    graded = set() if wish.again else store.graded(key, cells) & committed
     missing = sorted(committed - graded, key=lambda chunk: (chunk.sample, chunk.block, chunk.cell_id))
     return Batch(task, task.problems(_problems_needed(committed)), key, tuple(cells), len(graded), tuple(missing))
 
@@ -187,6 +190,9 @@ def _task(ref: tuple[str, ...], source: _Source, wish: Wish) -> Task:
 
 def drive(work: Regrade, backend: Backend, console: Console, interrupt: Interrupt) -> tuple[str, ...]:
     """Grade what is missing; returns why chunks are left, if any are. An interrupt lets running works finish."""
+    if work.again:
+        for batch in work.batches:
+            work.store.discard_grades(batch.key, batch.missing)
     tasks = {chunk: batch for batch in work.batches for chunk in batch.missing}
 
     def locate(chunk: ChunkId) -> tuple[Task, tuple[Problem, ...]]:

@@ -25,6 +25,7 @@ from orchestrator.environment import usable_cores
 @click.option("--grader-version", "version", type=int, help="Fail unless this is the installed grader's version.")
 @click.option("--judge", help="Another judge: lcb-compat beside process, or published.")
 @click.option("--data-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="The task's problems.")
+@click.option("--again", is_flag=True, help="Discard this version's grades first, as after mending an answer key.")
 @click.option("--address", help="Ray cluster to grade on; without it, a local one that lives as long as the command.")
 @click.option("--backend", type=click.Choice(["ray", "local"]), default="ray", show_default=True, help="local: no Ray.")
 @click.pass_context

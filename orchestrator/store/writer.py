@@ -81,6 +81,11 @@ class Store:
         _check_keys(chunk, [f"{chunk.cell_id}/{row['problem_id']}/{chunk.sample}" for row in rows], keys)
         return self._commit(self.paths.grade(grader, chunk), _table(rows, GRADES))
 
+    def discard_grades(self, grader: GraderKey, chunks: Iterable[ChunkId]) -> None:
+        """Remove grades of one grader version, so that these chunks are graded again. Raises OSError."""
+        for chunk in chunks:
+            self.paths.grade(grader, chunk).unlink(missing_ok=True)
+
     def committed(self, cell_ids: Iterable[str]) -> set[ChunkId]:
         """Chunks of these cells that are in the store."""
         return {chunk for chunk, _ in chunk_files(self.paths.generations, cell_ids)}

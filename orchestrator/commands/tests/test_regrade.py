@@ -75,7 +75,7 @@ def test_a_newer_version_stands_beside_the_old_and_is_the_one_reported(
 
 
 def test_a_killed_regrade_goes_on(tmp_path: Path) -> None:
-    job = write_job(tmp_path, "{name: aime, mini: true}", samples=20)
+    job = write_job(tmp_path, "{name: aime, mini: true}", samples=8)
     answer_all(job, right_on_even_samples)
     started = [sys.executable, "-m", "orchestrator", "regrade", str(job), "--backend", "local"]
     process = subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
@@ -86,11 +86,11 @@ def test_a_killed_regrade_goes_on(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert early
-    assert len(prepare(job, Wish()).missing) < 60, "what was committed before the kill is lost"
+    assert len(prepare(job, Wish()).missing) < 24, "what was committed before the kill is lost"
     stamps = {path: path.stat().st_mtime_ns for path in grades.rglob("s*.parquet")}
     assert regrade(job).exit_code == 0
     rows = Reader(tmp_path / "store").rows(["row_id", "verdict"])
-    assert (len(rows), int(rows["verdict"].notna().sum()), rows["row_id"].nunique()) == (440, 440, 440)
+    assert (len(rows), int(rows["verdict"].notna().sum()), rows["row_id"].nunique()) == (176, 176, 176)
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
 
 
@@ -122,6 +122,20 @@ def test_other_problems_are_refused(tmp_path: Path) -> None:
     moved.write_text(moved.read_text().replace('"8"', '"9"'))
     with pytest.raises(UserError, match="but its data here is revision"):
         prepare(tmp_path / "store", Wish(tasks=("math500",), data_file=moved))
+
+
+def test_a_mended_answer_key_is_graded_again_when_asked(tmp_path: Path) -> None:
+    data = tmp_path / "mine.jsonl"
+    lines = [f'{{"problem": "What is {n}+1?", "answer": "{n + 1}"}}' for n in range(8)]
+    data.write_text("\n".join([*lines[:7], lines[7].replace('"8"', '"9"')]))
+    job = write_job(tmp_path, "{name: jsonl, path: mine.jsonl, grader: number}")
+    answer_all(job, lambda problem, _: f"\\boxed{{{int(problem.messages[0]['content'].split('+')[0][8:]) + 1}}}")
+    assert regrade(job).exit_code == 0
+    assert list(Reader(tmp_path / "store").rows(["verdict"])["verdict"]) == ["correct"] * 7 + ["wrong"]
+    data.write_text("\n".join(lines))
+    assert "nothing to do" in regrade(job).output
+    assert regrade(job, "--again").exit_code == 0
+    assert set(Reader(tmp_path / "store").rows(["verdict"])["verdict"]) == {"correct"}
 
 
 def test_the_meter_counts_and_foresees() -> None:
