@@ -52,7 +52,9 @@ def main(store: Path, show_texts: bool) -> None:
     """Draw the frame of every page, then the page; a problem with the store takes the page's place."""
     st.set_page_config(page_title="evictbench", page_icon=":material/delete_sweep:", layout="wide")
     st.html(HERE / "style.css")
-    chosen = st.navigation({group: [page(*item) for item in views.items()] for group, views in PAGES.items()})
+    chosen = st.navigation(
+        {group: [page(*item) for item in views.items()] for group, views in PAGES.items()}, expanded=True
+    )
     try:
         session.start(store, show_texts)
         chosen.run()

@@ -23,10 +23,16 @@ def choose_panel(state: session.Session) -> frames.Panel:
     return found[title or next(iter(found))]
 
 
-def show(content: Content) -> None:
+def head(title: str, question: str) -> None:
+    """Title and question of a page, for pages with choices between them and the rest."""
+    st.title(title)
+    st.caption(question)
+
+
+def show(content: Content, with_head: bool = True) -> None:
     """Draw a page from top to bottom."""
-    st.title(content.title)
-    st.caption(content.question)
+    if with_head:
+        head(content.title, content.question)
     for block in content.blocks:
         match block:
             case Heading():

@@ -28,17 +28,25 @@ def build(table: pd.DataFrame, title: str, chosen: pd.DataFrame) -> Content:
     blocks: list[Block] = [Note(f"{title}: {len(table):,} published numbers, {summary}.")]
     run = chosen[chosen["estimate"].notna() & chosen["value"].notna()]
     if len(run):
-        chart = replication.whiskers(run.head(CHARTED))
+        charted = run.head(CHARTED)
+        chart = replication.whiskers(charted.assign(number=[label(row) for _, row in charted.iterrows()]))
         caption = "Tick = published, point = this store, whisker = where a repetition of the publication would fall."
         blocks.append(Charts([("Published and measured values", chart)], caption))
     if (counts.get("not run", 0)) == len(table):
         text = "None of them was run here. What it takes: evictbench replicate --paper random-attention"
         blocks.append(Note(text))
-    rows = [tables.Row(str(row["number"]), cells(row), note=str(row["reason"] or "")) for _, row in chosen.iterrows()]
-    html = tables.render("Number", [("", name) for name in COLUMNS], rows)
+    rows = [tables.Row(label(row), cells(row), note=str(row["reason"] or "")) for _, row in chosen.iterrows()]
+    html = tables.render("Published number", [("", name) for name in COLUMNS], rows)
     legend = [(mark.glyph, mark.text) for mark in marks.values()]
     blocks.append(Table(html, chosen[EXPORTED], "replication", legend))
     return Content("Replication", QUESTION, blocks)
+
+
+def label(row: pd.Series) -> str:
+    """`table 1: Qwen3-4B, AIME, SnapKV, keep 2048, accuracy` as far as the publication says."""
+    keep = f"keep {row['keep']}" if pd.notna(row["keep"]) else row["compression"]
+    parts = [row["model"], row["task"], row["policy"], keep, row["metric"]]
+    return f"{row['table']}: {', '.join(str(part) for part in parts if pd.notna(part) and part)}"
 
 
 def cells(row: pd.Series) -> list[tables.Cell]:

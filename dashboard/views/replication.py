@@ -15,6 +15,7 @@ SHOWN = 100
 
 def main(state: session.Session) -> None:
     """Choices of the published table and of what came out, then the page."""
+    parts.head("Replication", replication.QUESTION)
     table = data.replication(state.store, state.stamp, PAPER)
     left, right = st.columns(2)
     where = left.selectbox("Published table", ["All", *table["table"].unique()], key="table", bind="query-params")
@@ -25,7 +26,8 @@ def main(state: session.Session) -> None:
     chosen = chosen.loc[order.sort_values(kind="stable").index]
     pages = max(1, -(-len(chosen) // SHOWN))
     page = st.number_input(f"Page (1 to {pages})", 1, pages, 1, key="page", bind="query-params") if pages > 1 else 1
-    parts.show(replication.build(table, named(PAPER).title, chosen.iloc[SHOWN * (page - 1) : SHOWN * page]))
+    shown = chosen.iloc[SHOWN * (page - 1) : SHOWN * page]
+    parts.show(replication.build(table, named(PAPER).title, shown), with_head=False)
 
 
 main(session.current())

@@ -10,10 +10,11 @@ from dashboard.contents import throughput
 
 def main(state: session.Session) -> None:
     """A choice of what speed is compared with, then the page."""
+    parts.head("Throughput", throughput.QUESTION)
     policies = sorted(set(data.throughput(state.store, state.stamp).rows["policy"]), key=theme.policy_key)
     if len(policies) > 1:
         st.selectbox("Speed relative to", policies, key="speed", bind="query-params")
-    parts.show(throughput.build(state))
+    parts.show(throughput.build(state), with_head=False)
 
 
 main(session.current())
