@@ -15,6 +15,22 @@ from policies.base import resolve_dotted
 
 Case = Mapping[str, Any]
 
+FRAME = frozenset(
+    ("K", "K_total", "n_select", "prompt_len", "protect_prompt", "n_sink", "recent", "window", "r", "interval",
+     "H_q", "H_kv", "D", "dtype", "group", "block")
+)  # fmt: skip
+"""Params that say what is evicted and in what shape, not how it is scored."""
+_OWN: Mapping[str, frozenset[str]] = {
+    "schedules": frozenset(("budget", "token_budget", "divide_length", "residual")),
+    "triattention": frozenset(
+        ("attention_scaling", "pairing", "head_dim", "aggregation", "normalize", "normalize_scores", "disable_trig",
+         "disable_mlr")
+    ),
+    "simple": frozenset(("N", "S", "n", "n_candidates")),
+}  # fmt: skip
+"""Further params, by the module of adapters that reads them; `scored` asks the policy itself."""
+_CHECKED = "scored"
+
 _ADAPTERS: Mapping[tuple[str, str], str] = {
     ("any", "budget_layout"): "frame:budget_layout",
     ("any", "prompt_longer_than_budget"): "frame:overflow",
@@ -69,6 +85,19 @@ class Found:
 
 def adapter(policy: str, variant: str) -> Callable[[Case], Found]:
     """The function for a case. Raises LookupError, naming the known variants, when there is none."""
+    return resolve_dotted(f"{__name__}.{_adapter_name(policy, variant)}")
+
+
+def check_params(case: Case) -> None:
+    """Raises ValueError for a parameter that nothing reads, LookupError as `adapter` does."""
+    module = _adapter_name(str(case["policy"]), str(case["variant"])).partition(":")[0]
+    known = FRAME | _OWN.get(module, frozenset())
+    unknown = sorted(case["params"].keys() - known)
+    if unknown and module != _CHECKED:
+        raise ValueError(f"no parameter '{unknown[0]}' in cases of this kind; parameters: {', '.join(sorted(known))}")
+
+
+def _adapter_name(policy: str, variant: str) -> str:
     fitting = [
         name for (owner, pattern), name in _ADAPTERS.items() if owner == policy and fnmatchcase(variant, pattern)
     ]
@@ -76,7 +105,7 @@ def adapter(policy: str, variant: str) -> Callable[[Case], Found]:
         known = [other for owner, other in _ADAPTERS if owner == policy]
         listed = f"variants of '{policy}': {', '.join(known)}" if known else f"policies: {', '.join(_policies())}"
         raise LookupError(f"no variant '{variant}' of policy '{policy}'; known {listed}")
-    return resolve_dotted(f"{__name__}.{fitting[0]}")
+    return fitting[0]
 
 
 def _policies() -> list[str]:

@@ -14,15 +14,10 @@ from policies.budget import Budget, Layout, Overflow, Protection, layout, protec
 from policies.draws import Draw
 from policies.registry import build, get
 from policies.select import rank, select
-from policies.vectors import Case
+from policies.vectors import FRAME, Case
 from policies.view import CacheView
 
 DTYPES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16, "float16": torch.float16}
-FRAME = {
-    "K", "K_total", "n_select", "prompt_len", "protect_prompt", "n_sink", "recent", "window", "r", "interval",
-    "H_q", "H_kv", "D", "dtype", "group", "block",
-}  # fmt: skip
-"""Params that say what is evicted and in what shape, not how it is scored."""
 ALIASES = {"lambda": "mix_lambda", "lam": "mix_lambda"}
 GROUPS = {"snapkv_rkv": "max_logits", "rkv_official": "max_logits"}
 

@@ -186,6 +186,7 @@ def snapkv_prefill(case: Case) -> Found:
 
 def rkv_shared_set(case: Case) -> Found:
     """R-KV in vLLM: one set for all layers and heads, by the sum over layers of the mean over heads."""
+    _policy("rkv", case)  # refuses parameters that it does not have
     scores = tensor(case["inputs"]["scores"])
     window = int(case["params"]["window"])
     count = int(case["params"]["K_total"]) - window

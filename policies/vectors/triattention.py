@@ -6,6 +6,7 @@ the registered class knows only the form of policies.md section 8.5.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ def run(case: Case) -> Found:
     """Every value that a case of its variant may ask for. Raises LookupError for a variant that is not known here."""
     variant = str(case["variant"])
     for name, compute in _VARIANTS.items():
-        if variant == name or variant.startswith((f"{name} ", f"{name}_")):
+        if variant == name or (variant.startswith((f"{name} ", f"{name}_")) and _details(variant[len(name) :])):
             return compute(case)
     raise LookupError(f"no variant '{variant}' of policy 'triattention'; known variants: {', '.join(_VARIANTS)}")
 
@@ -233,6 +234,11 @@ def sample_z(scores: torch.Tensor) -> torch.Tensor:
     return (scores - scores.mean(1, keepdim=True)) / torch.where(deviation < STD_FLOOR * 1e-2, 1.0, deviation)
 
 
+def _details(rest: str) -> bool:
+    """Whether the rest of a variant's name only says in which form a case asks for the same values."""
+    return set(re.findall("[a-z0-9]+", rest)) <= _DETAILS
+
+
 def _joined(band: Any, real: Any, imag: Any) -> list[list[float]]:
     rows = np.empty((len(band), 2 * len(real)))
     rows[:, real], rows[:, imag] = band.real, band.imag
@@ -306,6 +312,10 @@ def _margins(scores: torch.Tensor, count: int) -> list[float | None]:
     return [cases.margin(row, count) for row in scores]
 
 
+_DETAILS = frozenset(
+    ("full", "gap", "gapped", "gaps", "group", "head", "hf", "layer", "max", "mean", "order", "per", "perhead", "post",
+     "pre", "prompt", "recent", "rope", "single", "spec")
+)  # fmt: skip
 _VARIANTS: Mapping[str, Callable[[Case], Found]] = {
     "score": _score,
     "max": _score,

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.commands.verify import command
-from orchestrator.verify.policies import check
+from orchestrator.verify.policies import TOLERANCE, _difference, check
 
 FILE = Path(__file__).parents[3] / "policies/tests/data/policy_vectors.json"
 DOCUMENT = json.loads(FILE.read_text())
@@ -139,6 +139,10 @@ MISTAKES = [
     (case("snapkv", "other", {}, {}, kept=[]), "no variant 'other' of policy 'snapkv'; known variants of 'snapkv': va"),
     (case("snapkw", "-", {}, {}, kept=[]), "no variant '-' of policy 'snapkw'; known policies: any, full"),
     (case(*TIES), "it expects nothing"),
+    (case("any", "ties", {"n_select": 1, "n_selekt": 1}, {"scores": [1.0]}, kept=[[0]]), "no parameter 'n_selekt'"),
+    (case("random", "per_head", {"K_total": 1, "blok": 1}, {"u": [[0.1]]}, kept=[[0]]), "no parameter 'blok'"),
+    (case("rkv", "vllm_port", {"windo": 1}, {}, kept=[]), "no parameter 'windo'"),
+    (case("triattention", "score_other", {}, {}, kept=[]), "no variant 'score_other'"),
     (case(*TIES, sets=[1]), "sets: nothing computes it"),
     (case(*TIES, kept=[[1]], margin=[0.5]), "margin[0]: found 1.0, expected 0.5"),
     ({"id": "bare"}, "not a case of this format: no policy, variant, params"),
@@ -155,6 +159,15 @@ def test_what_cannot_be_judged_fails_with_its_reason(wrong: Any, words: str) -> 
     assert problem is not None
     assert re.search(re.escape(words), problem), problem
     assert other is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "same"),
+    [(0.5, 0.500003, False), (1.9, 1.9000015, True), (30.0, 30.00001, True), (30.0, 30.0001, False),
+     (10**7, 10**7 + 1, False), ("inf", 1e30, False)],
+)  # fmt: skip
+def test_numbers_above_two_are_compared_relative_to_themselves(wanted: Any, found: Any, same: bool) -> None:
+    assert (_difference(wanted, found, TOLERANCE) is None) is same
 
 
 @pytest.mark.parametrize("document", [[], {}, {"cases": []}, {"cases": "none"}])
