@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
 
 from orchestrator import figures
-from orchestrator.challenge.design import REFERENCE, Challenger, Setting
+from orchestrator.challenge.design import REASONER, REFERENCE, Challenger, Setting
 from orchestrator.errors import UserError
 from orchestrator.probes.job import ProbeJob
 from orchestrator.probes.session import Session
+from orchestrator.probes.study import Row
 from orchestrator.report_sheet import Sheet
 
 INSTANCES = 16
@@ -24,20 +24,22 @@ def passcode(challenger: Challenger, where: Setting, console: Console) -> tuple[
     """The sheet, and a note where there is none: a model or policy that the probes' engine cannot run."""
     console.print("Probe: passcode, said once and asked for later.")
     try:
-        results = Session.open(_job(challenger, where), "cpu").study(lambda label: None)
+        device = "cpu" if where.model == REASONER else "cuda"
+        results = Session.open(_job(challenger, where), device).study(lambda label: None)
     except UserError as error:
         return None, f"Probes: not run ({error})."
-    rows = tuple(_row(row) for row in results.rows)
+    rows = tuple(_row(row, challenger.title) for row in results.rows)
     return Sheet("Passcode probe: said once, asked later", _COLUMNS, rows), "; ".join(results.notes)
 
 
 _COLUMNS = ("arm", ">events", ">retrieved", ">free answer", ">log p", ">n")
 
 
-def _row(row: Any) -> tuple[str, ...]:
+def _row(row: Row, challenger: str) -> tuple[str, ...]:
     recall = row.recall
     return (
-        str(row.arm),
+        # a user's class need not have a name
+        f"{challenger}{row.arm}" if row.arm.startswith(" ") else row.arm,
         str(row.events),
         f"{figures.percent(recall.retrieval)} {figures.interval(*recall.retrieval_interval, signed=False)}",
         figures.percent(recall.free),

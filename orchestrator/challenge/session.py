@@ -64,7 +64,7 @@ def fight(
     cells = _run(name, where, arms, where.limit, (store, connect, console))
     reader = Reader(store)
     tuning, test = verdict.splits(reader, cells[verdict.CHALLENGER], where.tuning)
-    sheet, note = passcode(challenger, where, console) if probes else (None, "Probes: left out (--no-probes).")
+    sheet, note = passcode(challenger, where, console) if probes else (None, "Probes: left out; --probes runs them.")
     return Verdict(
         challenger=challenger,
         where=replace(where, samples=_samples(reader, cells[verdict.CHALLENGER])),

@@ -34,7 +34,7 @@ PIPED_WIDTH = 120
 @click.option("--store", default=DEFAULT_STORE, show_default=True, type=click.Path(path_type=Path))
 @click.option("--backend", type=click.Choice(["ray", "local"]), default="ray", show_default=True)
 @click.option("--address", help="Ray cluster to run on; without it, a local one that lives as long as the command.")
-@click.option("--probes/--no-probes", default=True, show_default=True, help="Ask for a passcode said once.")
+@click.option("--probes/--no-probes", default=None, help="Ask for a passcode said once.  [the reasoner only]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the page as Markdown, too.")
 @click.pass_context
 def command(  # noqa: PLR0913  one parameter per option
@@ -52,7 +52,7 @@ def command(  # noqa: PLR0913  one parameter per option
     store: Path,
     backend: str,
     address: str | None,
-    probes: bool,
+    probes: bool | None,
     out: Path | None,
 ) -> None:
     """Put POLICY (my_policy.py:MyPolicy, or a policy's name) to the test against protected random at the same keep.
@@ -74,7 +74,8 @@ def command(  # noqa: PLR0913  one parameter per option
 
     console = Console()
     try:
-        found = session.fight(challenger, where, store, connect, console, probes)
+        wanted = model == design.REASONER if probes is None else probes
+        found = session.fight(challenger, where, store, connect, console, wanted)
     except session.Stopped as stopped:
         ctx.exit(stopped.code)
     wide = console if console.is_terminal else Console(width=PIPED_WIDTH)
