@@ -141,6 +141,11 @@ def job_name(challenger: Challenger, where: Setting) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", "-".join((*parts, f"K{where.keep}")))[:64]
 
 
+def tuning_name(name: str) -> str:
+    """Name of the job of the tuning split alone."""
+    return f"{name[:57]}-tuning"
+
+
 def permuted_arm(challenger: Challenger) -> dict[str, Any]:
     """The challenger's scores, permuted within ages."""
     params = {"policy": challenger.policy, "source": source_of(challenger.policy)}

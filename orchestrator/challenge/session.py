@@ -54,7 +54,7 @@ def fight(
         verdict.CHALLENGER: challenger.arm(),
     }
     console.print(f"Tuning split: {where.tuning} problems, on which the nulls are fitted.")
-    cells = _run(name, where, arms, where.tuning, (store, connect, console))
+    cells = _run(design.tuning_name(name), where, arms, where.tuning, (store, connect, console))
     reader = Reader(store)
     tuning, _ = verdict.splits(reader, cells[verdict.CHALLENGER], where.tuning)
     fitted = fit(verdict.traces(reader, cells[verdict.CHALLENGER], tuning), where.protection == "prompt")

@@ -107,7 +107,7 @@ def splits(reader: Reader, cell: str, tuning: int) -> tuple[list[str], list[str]
 
 
 def traces(reader: Reader, cell: str, problems: Sequence[str]) -> pd.DataFrame:
-    """The challenger's rows as challenge.fit takes them."""
-    columns = ("problem_id", "n_prompt", "n_output", "events", "age_histogram", "union_alive")
+    """The challenger's rows as challenge.fit takes them: first samples, so that more of them make no other null."""
+    columns = ("problem_id", "sample", "n_prompt", "n_output", "events", "age_histogram", "union_alive")
     rows = reader.rows(columns, [cell])
-    return rows[rows["problem_id"].isin(list(problems))]
+    return rows[rows["problem_id"].isin(list(problems)) & (rows["sample"] == 0)]

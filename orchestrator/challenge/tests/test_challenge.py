@@ -81,6 +81,7 @@ def test_both_jobs_are_valid_and_share_their_cells(mine: Challenger, tmp_path: P
     arms: list[Any] = ["full", "random", mine.arm(), design.matched_arm([1, 0.5], 0.2, 16), design.permuted_arm(mine)]
     name = design.job_name(mine, WHERE)
     assert name == "challenge-mine.py-Mine-reasoner-reasoner_w-K264"
+    assert len(design.tuning_name("x" * 64)) == 64
     jobs = []
     for limit, part in ((WHERE.tuning, arms[:3]), (WHERE.limit, arms)):
         (tmp_path / "job.yaml").write_text(design.job_text(name, WHERE, part, limit))
