@@ -211,13 +211,13 @@ BAD = [
             models="models: {path: 7}",
             keep="  keep: -1",
             interval="  intervall: 16",
-            sampling="sampling: {temperature: hot}",
+            sampling="sampling: {temperature: hot, max_tokens: 0}",
         ),
         "jobs/x.yaml:2: models[0].path: 7 is not text.\n"
         "jobs/x.yaml:6: arms.keep[0]: -1 is not allowed; it must be at least 1.\n"
         "jobs/x.yaml:7: arms.intervall: unknown key; keys here: budget_mode, interval, keep, n_sink, overflow, "
         "policies, protection. Did you mean 'interval'?\n"
-        "jobs/x.yaml:9: sampling.max_tokens: this key is required. jobs/template.yaml explains it.\n"
+        "jobs/x.yaml:9: sampling.max_tokens: 0 is not allowed; it must be at least 1.\n"
         "jobs/x.yaml:9: sampling.temperature: 'hot' is not a number.",
         id="five mistakes at once",
     ),
