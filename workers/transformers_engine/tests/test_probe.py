@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from orchestrator.models import resolve
-from orchestrator.prompts import Renderer
-from orchestrator.tasks.registry import get
 from policies.budget import Protection
 from policies.retention import survival
 from workers.api import Eviction
@@ -18,17 +17,18 @@ from workers.transformers_engine.probe import ProbeEngine
 from workers.transformers_engine.probe_batch import Script
 
 INTERVAL, KEEP, LENGTH = 16, 80, 115
-MODEL = resolve("embedded:reasoner")
+MODEL = Path(__file__).parents[3] / "jobs" / "models" / "reasoner"
+QUESTIONS = ("Wx57n31R8A58B48C74D35E44F69G97H06I58J86", "Wx08n29R8A31B02C77D90E15F64G43H21I56J39")
 
 
 @pytest.fixture(scope="module")
 def engine() -> ProbeEngine:
-    return ProbeEngine(str(MODEL.path_on_disk), MODEL.revision)
+    return ProbeEngine(str(MODEL), revision="")
 
 
 @pytest.fixture(scope="module")
 def dense(engine: ProbeEngine) -> DenseReference:
-    return DenseReference(str(MODEL.path_on_disk))
+    return DenseReference(str(MODEL))
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,9 @@ def answered(engine: ProbeEngine) -> tuple[int, ...]:
 
 
 def prompts(count: int) -> list[tuple[int, ...]]:
-    renderer = Renderer(MODEL)
-    return [renderer.render(problem.messages).token_ids for problem in get("reasoner_w").problems(count)]
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    texts = (f"<|user|>{question}<|end|><|assistant|><think>" for question in QUESTIONS[:count])
+    return [tuple(tokenizer.encode(text).ids) for text in texts]
 
 
 def rule(policy: str, protection: Protection = Protection.PROMPT, seed: int = 0) -> Eviction:
