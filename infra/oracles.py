@@ -37,8 +37,8 @@ batch's tokens and trace. `wide`: with a keep that is never reached, tokens are 
 
 `vase` and `vase_paper` keep slots for the width of their values. In the first layer a value depends on its
 token alone, so equal tokens are equally wide up to rounding, and which one stays is decided by the last bit
-of two different matrix products. Kept sets may then differ; their draw is compared exactly with n_large=0,
-and their widths by the vectors.
+of two different matrix products. Kept sets may then differ (the first difference was in the first layer in all
+requests looked at); their draw is compared exactly with n_large=0, and their widths by the vectors.
 """
 
 
