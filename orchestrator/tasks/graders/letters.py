@@ -49,7 +49,7 @@ def find(part: str) -> str | None:
         if found := [letter for letter in _letters(pattern, part) if letter not in ("a", "I")]:
             return _letter(found[-1])
     lines = [line.strip() for line in part.splitlines() if line.strip()]
-    alone = [found[1] for line in lines if (found := _ALONE.fullmatch(line))]
+    alone = [match[1] for line in lines if (match := _ALONE.fullmatch(line))]
     # a list of the options is no choice
     return alone[0] if len(alone) == 1 and _ALONE.fullmatch(lines[-1]) else None
 
