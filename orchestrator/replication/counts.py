@@ -60,7 +60,7 @@ def counts_table(reader: Reader, reference: str = "random") -> pd.DataFrame:
     Every arm of another policy counts at its own keep and protection; `full` is a bound and does not. A model with an
     unfinished arm has its numbers among `incomplete` and gives no count.
     """
-    if reader.cells().empty:
+    if reference not in set(reader.cells()["policy"]):
         return frame([], COUNTS)
     table = differences_table(reader, Question(reference=reference, family="all"))
     table = table[~table["policy"].isin(["full", reference])]

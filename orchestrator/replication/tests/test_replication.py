@@ -139,6 +139,8 @@ def test_unfinished_cells_settle_nothing(tmp_path: Path) -> None:
     table = replication_table(Reader(tmp_path / "s"))
     found = number(table, table="Table1", model="Qwen3-4B", task="MATH500", policy="Random Attention")
     assert (found["status"], found["reason"], found["estimate"]) == ("not run", "unfinished: 48 rows of 80", 1.0)
+    build_store(tmp_path / "t", [SNAPKV])
+    assert counts_table(Reader(tmp_path / "t")).empty
 
 
 def test_the_command_writes_pages_and_makes_no_store(tmp_path: Path) -> None:
