@@ -24,7 +24,8 @@ from workers.vllm_engine.engine import VllmEngine
 from workers.vllm_engine.tests.cases import INTERVAL, LONG, SPEC, Arm, needs_of, registered, start
 
 CEILING, PLACES, WAITING = 96, 3, 24
-_MEMORY_GROWTH = 1.1
+_MEMORY_GROWTH = 1.05
+"""Allowed over the second half: before it, tables and the libraries' caches fill."""
 
 
 @dataclass(slots=True)
@@ -165,8 +166,9 @@ def main() -> int:
     memory = [round(size / 2**20) for size in tally.memory]
     print(", ".join(f"{name} {count:,}" for name, count in tally.counts.items()))
     print(f"at most {tally.most_running} running, memory at each minute (MiB): {memory}")
-    if len(memory) > 3 and memory[-1] > _MEMORY_GROWTH * memory[1]:
-        print("memory grows")
+    half = memory[len(memory) // 2]
+    if len(memory) > 3 and memory[-1] > _MEMORY_GROWTH * half:
+        print(f"memory grew from {half} to {memory[-1]} MiB in the second half")
         return 1
     return 0
 
