@@ -45,7 +45,7 @@ _LEGEND = (
 def command(job: Path, out: Path | None, instances: int | None, device: str, scale: float | None, style: str) -> None:
     """Run the probes of JOB and print what was recalled.
 
-    Writes results.csv, survival.csv, records.csv and probes.json.
+    Writes results.csv, survival.csv, records.csv and probes.json, anew after each probe.
     """
     spec = ProbeJob.load(job)
     if scale is not None:
@@ -58,11 +58,9 @@ def command(job: Path, out: Path | None, instances: int | None, device: str, sca
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror or error}. Name another folder with --out.") from error
     session = Session.open(spec, device)
-    results = _run(session)
-    document = as_json(spec, session, results)
-    write(folder, results, document)
+    results = _run(session, folder)
     if style == "json":
-        click.echo(json.dumps(document, indent=1))
+        click.echo(json.dumps(as_json(session, results), indent=1))
         return
     console = Console()
     for table in tables(results):
@@ -73,7 +71,7 @@ def command(job: Path, out: Path | None, instances: int | None, device: str, sca
     console.print(f"Written to {folder}.", highlight=False)
 
 
-def _run(session: Session) -> Results:
+def _run(session: Session, folder: Path) -> Results:
     job, batches = session.job, math.ceil(session.job.instances / session.job.batch)
     total = batches * sum(1 for _ in arm_runs(job, session.engine.heads))
     columns = (
@@ -86,7 +84,7 @@ def _run(session: Session) -> Results:
         def advance(label: str) -> None:
             progress.update(task, advance=label != "filler", description=f"{job.name}: {label}")
 
-        return session.study(advance)
+        return session.study(advance, lambda results: write(folder, results, as_json(session, results)))
 
 
 def tables(results: Results) -> Iterable[Table]:
@@ -134,11 +132,11 @@ def _between(interval: tuple[float, float], digits: int) -> str:
     return "" if math.isnan(interval[0]) else f"[{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
 
 
-def as_json(job: ProbeJob, session: Session, results: Results) -> dict[str, Any]:
+def as_json(session: Session, results: Results) -> dict[str, Any]:
     """Everything but the records, for programs; NaN becomes null."""
     return _plain({
-        "job": job.model_dump(mode="json"),
-        "model": {"path": job.model.path, "revision": session.model.revision, "notes": session.model.notes},
+        "job": session.job.model_dump(mode="json"),
+        "model": {"path": session.job.model.path, "revision": session.model.revision, "notes": session.model.notes},
         "results": [_flat(row) for row in results.rows],
         "survival": {kind: [dataclasses.asdict(point) for point in curve] for kind, curve in results.survival.items()},
         "notes": results.notes,

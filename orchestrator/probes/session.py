@@ -52,11 +52,11 @@ class Session:
         engine = ProbeEngine(str(resolved.path_on_disk), resolved.revision, job.model.dtype.value, device)
         return cls(job, resolved, engine, Script)
 
-    def study(self, advance: Advance) -> Results:
+    def study(self, advance: Advance, after_each: Callable[[Results], None]) -> Results:
         """Make the filler, then run every probe. Raises UserError where text and layout do not fit."""
         try:
             grammar = self._reasoner(advance) if self.job.model.path == REASONER else self._text(advance)
-            return Study(self.job, self.engine, grammar, self.make_script, advance).run()
+            return Study(self.job, self.engine, grammar, self.make_script, advance).run(after_each)
         except ValueError as error:
             raise UserError(f"probe job '{self.job.name}': {error}.") from error
 

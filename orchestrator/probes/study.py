@@ -114,8 +114,8 @@ class Study:
         assert job.arms.keep is not None
         self._keep, self._interval = job.arms.keep[0], job.arms.interval[0]
 
-    def run(self) -> Results:
-        """Every probe of the job. Raises ValueError where the model's text does not fit a layout."""
+    def run(self, after_each: Callable[[Results], None] = lambda results: None) -> Results:
+        """Every probe of the job; `after_each` sees the results so far. Raises ValueError where text is too short."""
         probes: dict[str, Callable[[ProbeSpec], None]] = {
             "planted_fact": self._planted,
             "two_facts": self._two_facts,
@@ -124,6 +124,7 @@ class Study:
         }
         for spec in self._job.probes:
             probes[spec.kind](spec)
+            after_each(self.results)
         return self.results
 
     def _planted(self, spec: ProbeSpec) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def answered(task: str, count: int) -> list[Answered]:
     ]
 
 
-def text_of(tokens: Sequence[int]) -> str:
+def text_of(tokens: Iterable[int]) -> str:
     return "".join(map(chr, tokens))
 
 
