@@ -74,7 +74,7 @@ class RayBackend:
                 self._start_local()
             # Deaths of workers come to us as Lost, with a reason; Ray's own paragraphs about them would hide that.
             ray._private.worker._worker_logs_enabled = False
-        except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # a node that starts too slowly is a bare Exception of Ray's
             self.close()
             where = f"the cluster at {address}" if address is not None else "a local cluster"
             raise UserError(f"Ray cannot use {where}: {error}") from error
