@@ -166,7 +166,7 @@ def _arms(cells: Sequence[CellForecast], expected: Forecast) -> Table:
 
 
 def drawn(cell: Cell) -> str:
-    """`temperature 0.6, top_p 0.95, top_k 20, at most 32,768 tokens, protocol ours`; filters that are off are left out."""
+    """`temperature 0.6, top_p 0.95, at most 32,768 tokens, protocol ours`; filters that are off are left out."""
     ref = cell.sampling
     filters = [("top_p", ref.top_p, 1.0), ("top_k", ref.top_k, 0), ("min_p", ref.min_p, 0.0)]
     parts = [f"temperature {ref.temperature:g}", *(f"{name} {value:g}" for name, value, off in filters if value != off)]
