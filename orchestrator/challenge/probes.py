@@ -25,7 +25,7 @@ def passcode(challenger: Challenger, where: Setting, console: Console) -> tuple[
     console.print("Probe: passcode, said once and asked for later.")
     try:
         device = "cpu" if where.model == REASONER else "cuda"
-        results = Session.open(_job(challenger, where), device).study(lambda label: None)
+        results = Session.open(_job(challenger, where), device).study(lambda label: None, lambda found: None)
     except UserError as error:
         return None, f"Probes: not run ({error})."
     rows = tuple(_row(row, challenger.title) for row in results.rows)

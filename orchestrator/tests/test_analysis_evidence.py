@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,12 @@ from orchestrator.stats.sequential import schedule
 from orchestrator.store.reader import Reader
 from orchestrator.store.tests.stores import Arm, build_store
 
+
+def picked(table: pd.DataFrame, label: str, *columns: str) -> list[Any]:
+    """Values of one row."""
+    return [table[column][label] for column in columns]
+
+
 FULL = Arm("full", "1" * 24)
 RANDOM = Arm("random", "1" * 20 + "0" * 4)
 RECENT = Arm("recent", "1" * 12 + "0" * 12)
@@ -33,10 +40,10 @@ def test_looks_decide_at_their_own_levels_and_early_only_when_overwhelming(tmp_p
     table = differences_table(Reader(tmp_path / "s"), Question(looks=(1, 2))).set_index("policy")
     assert dict(table.dtypes.astype(str)) == {k: v for k, v in DIFFERENCES.items() if k != "policy"}
     plan = schedule((1, 2), 4)
-    assert table.loc["recent", ["verdict", "look", "looks", "provisional"]].tolist() == ["worse", 1, 3, False]
+    assert picked(table, "recent", "verdict", "look", "looks", "provisional") == ["worse", 1, 3, False]
     assert table.loc["recent", "alpha"] == plan[0].alpha
     # -7 of 24 is worse at 5 %, and unresolved at the level of the second look.
-    assert table.loc["h2o", ["verdict", "look"]].tolist() == ["unresolved", 2]
+    assert picked(table, "h2o", "verdict", "look") == ["unresolved", 2]
     d = np.array([0.0] * 17 + [-1.0] * 7)
     half = stats.t.ppf(1 - plan[1].alpha / 2, 23) * d.std(ddof=1) / np.sqrt(24)
     assert table.loc["h2o", "high"] == pytest.approx(d.mean() + half)
@@ -87,15 +94,15 @@ def test_protection_pairs_each_policy_with_itself(tmp_path: Path) -> None:
     assert dict(table.dtypes.astype(str)) == dict(PROTECTION)
     rows = table.set_index("policy")
     d = np.array([1.0] * 12 + [0.0] * 6 + [-1.0] * 6)
-    assert rows.loc["recent", ["wins", "losses", "ties"]].tolist() == [12, 6, 6]
+    assert picked(rows, "recent", "wins", "losses", "ties") == [12, 6, 6]
     assert rows.loc["recent", "change"] == d.mean()
     interval = stats.ttest_1samp(d, 0).confidence_interval()
     assert rows.loc["recent", "low"] == pytest.approx(interval.low)
-    assert rows.loc["recent", ["prompt_kept", "bare_prompt_kept"]].tolist() == pytest.approx([1.0, 0.1])
+    assert picked(rows, "recent", "prompt_kept", "bare_prompt_kept") == pytest.approx([1.0, 0.1])
     beyond = d - np.array([1.0] * 20 + [0.0] * 4)
     assert rows.loc["recent", "beyond"] == pytest.approx(beyond.mean())
     assert rows.loc["recent", "beyond_high"] == pytest.approx(stats.ttest_1samp(beyond, 0).confidence_interval().high)
-    assert pd.isna(rows.loc["random", "beyond"])
+    assert rows["beyond"].isna()["random"]
 
 
 def test_a_sweep_has_a_paired_difference_at_every_point(tmp_path: Path) -> None:
@@ -127,4 +134,4 @@ def test_common_seeds_are_measured(tmp_path: Path) -> None:
     assert table["seed_correlation"].to_dict() == pytest.approx({"recent": 1.0, "h2o": -1.0})
     assert table.loc["recent", "variance_ratio"] == 0.0
     assert table.loc["recent", "samples_saved"] == pytest.approx(1.0)
-    assert table.loc["recent", ["problems", "samples"]].tolist() == [12, 2]
+    assert picked(table, "recent", "problems", "samples") == [12, 2]
