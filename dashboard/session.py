@@ -24,6 +24,7 @@ class Session:
 
     show_texts   False on a shared dashboard: no prompt and no generation leaves the store
     all_budgets  like arms, but of every budget: for pages whose axis it is
+    most_charts  models x tasks that a page draws; a chart costs a tenth of a second, tables show all
     equivalence  whether equivalence within the job's margin is tested too
     """
 
@@ -35,6 +36,7 @@ class Session:
     reference: str
     rule: frames.Rule
     equivalence: bool = False
+    most_charts: int = 8
 
     @property
     def differences(self) -> pd.DataFrame:
@@ -110,7 +112,7 @@ def whole(store: Path, reference: str | None = None, rule: frames.Rule = frames.
             f"{closest(reference, policies)}"
         )
     chosen = reference or _default(store, stamp, policies)
-    return Session(store, stamp, False, arms, arms, chosen, rule)
+    return Session(store, stamp, False, arms, arms, chosen, rule, most_charts=len(arms))
 
 
 def contenders(arms: pd.DataFrame) -> list[str]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dashboard import frames, links, tables, theme
 from dashboard.charts import accuracy, base
-from dashboard.contents.base import Charts, Content, Table, verdict_legend
+from dashboard.contents.base import Charts, Content, Table, left_out, verdict_legend
 from dashboard.session import Session
 
 
@@ -52,9 +52,10 @@ def build(state: Session) -> Content:
     charts = [
         (f"Accuracy with 95 % intervals: {panel.title}",
          accuracy.dots(drawn[drawn["panel"] == panel.key], state.order, domain, panel.title))
-        for panel in frames.panels(drawn)
+        for panel in frames.panels(drawn)[: state.most_charts]
     ]  # fmt: skip
     caption = "Point = share of correct answers, line = 95 % interval; dashed vertical line = full cache."
+    caption += left_out(frames.panels(drawn), state.most_charts)
     question = f"How good is every arm? Marks compare with {state.reference_text}: paired, 95 % interval."
     return Content("Accuracy", question, [table, Charts(charts, caption)])
 

@@ -61,6 +61,12 @@ class Content:
     blocks: Sequence[Block] = field(default_factory=list)
 
 
+def left_out(panels: Sequence[frames.Panel], most: int) -> str:
+    """What a caption says of models and tasks that are not drawn; empty where all are."""
+    more = len(panels) - most
+    return f" {most} of {len(panels)} models and tasks are drawn: choose others in the sidebar." if more > 0 else ""
+
+
 def verdict_legend() -> list[tuple[str, str]]:
     """Meaning of the verdict marks and of hatching."""
     return [*((mark.glyph, mark.text) for name, mark in theme.VERDICTS.items()), HOW_MARKS]

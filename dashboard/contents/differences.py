@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboard import frames, links, tables, theme
 from dashboard.charts import base, forest
-from dashboard.contents.base import Charts, Content, Note, Table, arm_rows, verdict_cell, verdict_legend
+from dashboard.contents.base import Charts, Content, Note, Table, arm_rows, left_out, verdict_cell, verdict_legend
 from dashboard.session import Session
 
 COLUMNS = ["Verdict", "Points", "95 % interval", "W / L / T", "Sign p", "Holm p", "n"]
@@ -39,7 +39,7 @@ def build(state: Session) -> Content:
     charts = [
         (f"Differences to the reference: {panel.title}",
          forest.forest(contest[contest["panel"] == panel.key], order, domain, panel.title))
-        for panel in frames.panels(contest)
+        for panel in frames.panels(contest)[: state.most_charts]
     ]  # fmt: skip
     kinds = ["full" if policy == "full" else "" for policy in table["policy"]]
     html = arm_rows(table, COLUMNS, [cells(row) for _, row in table.iterrows()], kinds)
@@ -48,6 +48,7 @@ def build(state: Session) -> Content:
         f"test with Holm's correction over the declared family (all contenders of a {state.family})."
     )
     caption = "Right of zero = better than the reference. Beside each line: verdict, problems won / lost / tied."
+    caption += left_out(frames.panels(contest), state.most_charts)
     return Content(
         "Differences", question,
         [Charts(charts, caption), Table(html, export(table), "differences", verdict_legend(), note)],

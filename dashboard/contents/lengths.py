@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboard import data, frames, tables, theme
 from dashboard.charts import lengths
-from dashboard.contents.base import Charts, Content, Note, Table, arm_rows
+from dashboard.contents.base import Charts, Content, Note, Table, arm_rows, left_out
 from dashboard.session import Session
 
 COLUMNS = ["Median tokens", "10–90 %", "Truncated, %", "Never evicted, %", "Compression", "Rows"]
@@ -36,9 +36,10 @@ def build(state: Session) -> Content:
     charts = [
         (f"Generated tokens per arm: {panel.title}",
          lengths.quantiles(table[table["panel"] == panel.key], state.order, table["q90"].max(), panel.title))
-        for panel in frames.panels(table)
+        for panel in frames.panels(table)[: state.most_charts]
     ]  # fmt: skip
     kinds = [frames.row_kind(table.iloc[[place]], state.references) for place in range(len(table))]
     html = arm_rows(table, COLUMNS, [cells(row) for _, row in table.iterrows()], kinds)
     caption = "Point = median, thick line = middle half, thin line = 10 to 90 %."
+    caption += left_out(frames.panels(table), state.most_charts)
     return Content("Lengths", question, [Charts(charts, caption), Table(html, table[EXPORTED], "lengths")])
