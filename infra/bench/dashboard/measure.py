@@ -20,10 +20,10 @@ from pathlib import Path
 import click
 from streamlit.testing.v1 import AppTest
 
+from dashboard import data
 from dashboard.app import PAGES
 from dashboard.command import APP
 from dashboard.frames import Rule, Show
-from orchestrator.store.reader import Reader
 
 MARKS = ("<!-- bench-dashboard -->", "<!-- /bench-dashboard -->")
 TIMEOUT = 600
@@ -48,13 +48,11 @@ def lap(what: str, action: Callable[[], object]) -> Lap:
 
 
 def laps(store: Path) -> Iterator[Lap]:
-    """Opening, then every page for the first time, then one interaction on the busiest pages."""
-    readers = []
-    yield lap("open the store (once per server)", lambda: readers.append(Reader(store)))
-    yield lap("look for new files", readers.pop().refresh)
+    """Opening with the first page, then every page for the first time, then one interaction on the busiest pages."""
     sys.argv = ["app.py", str(store)]
     app = AppTest.from_file(str(APP), default_timeout=TIMEOUT)
-    yield lap("overview, with opening", app.run)
+    yield lap("open the store, once per server; then overview", lambda: check(app.run()))
+    yield lap("look for new files", lambda: data.stamp(store))
     for page in [name for views in PAGES.values() for name in views if name != "overview"]:
         yield lap(page, partial(visit, app, page))
     yield from interactions(app)
@@ -121,15 +119,14 @@ def replaced(text: str, section: str) -> str:
 @click.option("--write", type=click.Path(path_type=Path), help="Markdown file whose section is replaced.")
 def main(store: Path, write: Path | None) -> None:
     """Time every page of the dashboard on STORE."""
-    counts = Reader(store).cells()["rows"]
-    rows, cells = int(counts.sum()), len(counts)
     found = []
     for one in laps(store):
         found.append(one)
         click.echo(f"{one.what:40} {one.cpu:6.2f} CPU s {one.wall:7.2f} s {one.memory:6,.0f} MB")
+    counts = data.arms(store, data.stamp(store))["rows"]
     if write is not None:
         old = write.read_text(encoding="utf-8") if write.exists() else "# Benchmarks\n"
-        write.write_text(replaced(old, markdown(found, rows, cells)), encoding="utf-8")
+        write.write_text(replaced(old, markdown(found, int(counts.sum()), len(counts))), encoding="utf-8")
 
 
 if __name__ == "__main__":
