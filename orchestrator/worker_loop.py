@@ -322,6 +322,8 @@ def judge(row: Row, generation: Generation) -> tuple[Cause, str] | None:
     prefilled again with tokens that its policy had dropped, so it is made anew from its prompt (section 3).
     """
     name, trace, eviction = row.request.request_id, generation.trace, row.request.eviction
+    if eviction is not None and generation.preemptions:
+        return Cause.RETRYABLE, f"{name}: preempted {generation.preemptions} times under eviction"
     if generation.finish_reason not in ("stop", "length"):
         return Cause.RETRYABLE, f"{name}: engine ended the request with '{generation.finish_reason}'"
     if eviction is None:
@@ -336,6 +338,4 @@ def judge(row: Row, generation: Generation) -> tuple[Cause, str] | None:
             f"{name}: policy not active as asked: {eviction.policy} made {trace.events} events, "
             f"the formula says {trace.expected_events}",
         )
-    if generation.preemptions:
-        return Cause.RETRYABLE, f"{name}: preempted {generation.preemptions} times under eviction"
     return None
