@@ -20,6 +20,8 @@ Count = Annotated[int, Strict(), Field(ge=2)]
 class FillerSpec(Section):
     """Problems whose full-cache answers fill the space between facts; the reasoner takes its own problems."""
 
+    store: str | None = None
+    """A store that holds the model's full-cache rows: their texts are taken, and nothing is generated."""
     task: str = "math500"
     """A task's name."""
     mini: bool = False

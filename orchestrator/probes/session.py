@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator import models
@@ -15,6 +16,7 @@ from orchestrator.probes.job import FillerSpec, ProbeJob
 from orchestrator.probes.reasoner import STEPS, Answered, ReasonerGrammar
 from orchestrator.probes.study import Results, Study
 from orchestrator.prompts import Renderer
+from orchestrator.store.reader import Reader
 from orchestrator.tasks import registry
 from orchestrator.tasks.base import Problem
 from orchestrator.tasks.reasoner import reference_text
@@ -83,11 +85,25 @@ class Session:
 
     def _text(self, advance: Advance) -> TextGrammar:
         filler: FillerSpec = self.job.filler
-        task = registry.get(filler.task, **({"mini": True} if filler.mini else {}))
-        answers = self._generate(task.problems(filler.problems), filler.max_tokens, advance)
         renderer = Renderer(self.model)
         stub = renderer.render(({"role": "user", "content": STUB},)).token_ids
-        return TextGrammar(renderer.encode, stub, [each.text for each in answers], self.job.seed)
+        texts = self._stored(filler.store) if filler.store else self._written(filler, advance)
+        return TextGrammar(renderer.encode, stub, texts, self.job.seed)
+
+    def _stored(self, store: str) -> list[str]:
+        """Texts of the model's full-cache rows, thinking tags left out. Raises UserError where the store has none."""
+        reader = Reader(Path(store))
+        cells = reader.cells()
+        mine = cells[(cells["policy"] == "full") & (cells["model_revision"] == self.model.revision)]
+        texts = reader.rows(("row_id", "text"), mine["cell_id"].tolist()).sort_values("row_id")["text"].tolist()
+        if not texts:
+            raise UserError(f"filler.store {store}: no full-cache row of {self.job.model.path} at this revision.")
+        return [text.replace("<think>", "").replace("</think>", "") for text in texts]
+
+    def _written(self, filler: FillerSpec, advance: Advance) -> list[str]:
+        task = registry.get(filler.task, **({"mini": True} if filler.mini else {}))
+        answers = self._generate(task.problems(filler.problems), filler.max_tokens, advance)
+        return [each.text for each in answers]
 
     def _generate(self, problems: Sequence[Problem], most: int, advance: Advance) -> list[Answered]:
         """Full-cache greedy answers, prompts of equal length together."""
