@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from orchestrator.probes.instances import Instance, Layout, TextGrammar
 from orchestrator.probes.job import ProbeJob
 from orchestrator.probes.reasoner import Answered, ReasonerGrammar
 from orchestrator.probes.scaling import scaled
+from orchestrator.probes.session import Session
 from orchestrator.probes.statistics import ratio, recall, survival_curve
 from orchestrator.probes.study import Study, arm_runs
 from orchestrator.prompts import Renderer
+from orchestrator.store.tests.stores import Arm, build_store
 from orchestrator.tasks.reasoner import reference_text
 from orchestrator.tasks.registry import get
 
@@ -211,6 +213,18 @@ def test_what_cannot_be_probed_is_refused(tmp_path: Path) -> None:
     refused = CliRunner().invoke(main, ["probe", str(file), "--out", str(tmp_path)])
     assert refused.exit_code == 2
     assert "it has no events" in refused.output
+
+
+def test_filler_comes_from_the_models_full_rows_in_a_store(tmp_path: Path) -> None:
+    build_store(tmp_path / "store", [Arm("full", "1110"), Arm("random", "1101")])
+    job = ProbeJob.load(ROOT / "jobs" / "paper" / "probes_qwen3_4b.yaml")
+    model = replace(resolve("embedded:reasoner"), revision="sha-of-weights")
+    texts = Session(job, model, None, _Script)._stored(str(tmp_path / "store"))
+    assert len(texts) == 4
+    assert all(texts)
+    assert not any("think>" in text for text in texts)
+    with pytest.raises(UserError, match="no full-cache row"):
+        Session(job, replace(model, revision="other"), None, _Script)._stored(str(tmp_path / "store"))
 
 
 def test_the_papers_probes_keep_its_budget_and_run_in_small() -> None:
