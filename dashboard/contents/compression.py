@@ -6,7 +6,18 @@ import pandas as pd
 
 from dashboard import frames, links, tables, theme
 from dashboard.charts import compression
-from dashboard.contents.base import Block, Charts, Content, Heading, Note, Table, arm_rows, verdict_cell, verdict_legend
+from dashboard.contents.base import (
+    Block,
+    Charts,
+    Content,
+    Heading,
+    Note,
+    Table,
+    arm_rows,
+    left_out,
+    verdict_cell,
+    verdict_legend,
+)
 from dashboard.session import Session
 
 QUESTION = "How does it decay? Every arm at every keep that was run; differences are paired against {reference}."
@@ -24,10 +35,12 @@ def build(state: Session) -> Content:
         text = "No arm that evicts has rows yet. Write several values in arms.keep of a job and run it."
         return Content("Compression", question, [Note(text)])
     blocks: list[Block] = []
-    for panel in frames.panels(table):
+    panels = frames.panels(table)
+    for panel in panels[: state.most_charts]:
         blocks += panel_blocks(state, panel, frames.of_panel(table, panel))
     html = arm_rows(table, COLUMNS, [cells(row) for _, row in table.iterrows()], [""] * len(table))
     note = "Compression: mean trace of the full cache / keep. A point differs by its own paired interval."
+    note += left_out(panels, state.most_charts)
     blocks += [Heading("All points"), Table(html, table[EXPORTED], "compression", verdict_legend(), note)]
     return Content("Compression", question, blocks)
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboard import data, frames, links, tables, theme
 from dashboard.charts import throughput
-from dashboard.contents.base import Block, Charts, Content, Note, Table, arm_rows
+from dashboard.contents.base import Block, Charts, Content, Note, Table, arm_rows, left_out
 from dashboard.contents.throughput import MISSING
 from dashboard.session import Session
 from orchestrator.store.throughput import CONDITIONS
@@ -27,11 +27,12 @@ def build(state: Session) -> Content:
     if table.empty:
         return Content("Frontier", QUESTION, [Note("No row in the store for this choice yet.")])
     panels = frames.panels(table)
-    blocks: list[Block] = [panel_charts(frames.of_panel(table, panel), panel) for panel in panels]
+    blocks: list[Block] = [panel_charts(frames.of_panel(table, panel), panel) for panel in panels[: state.most_charts]]
     if table["tokens_per_second"].isna().all():
         blocks.append(Note(f"{MISSING}. It gives tokens/s and bytes; until then memory is counted in cached tokens."))
     html = arm_rows(table, COLUMNS, [cells(row) for _, row in table.iterrows()], [""] * len(table))
     note = "Bytes: one request's cache at its peak with query rings and tables; shared: what a policy keeps once."
+    note += left_out(panels, state.most_charts)
     blocks.append(Table(html, table[EXPORTED], "frontier", note=note))
     return Content("Frontier", QUESTION, blocks)
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboard import frames, links, tables, theme
 from dashboard.charts import protection
-from dashboard.contents.base import Block, Charts, Content, Note, Table, verdict_cell, verdict_legend
+from dashboard.contents.base import Block, Charts, Content, Note, Table, left_out, verdict_cell, verdict_legend
 from dashboard.session import Session
 
 QUESTION = (
@@ -32,7 +32,8 @@ def build(state: Session) -> Content:
         return Content("Protection", question, [Note(text)])
     table["row"] = [f"{policy} ({rule})" for policy, rule in zip(table["policy"], table["bare_rule"], strict=True)]
     blocks: list[Block] = []
-    for panel in frames.panels(table):
+    panels = frames.panels(table)
+    for panel in panels[: state.most_charts]:
         mine = frames.of_panel(table, panel)
         order = sorted(set(mine["row"]), key=lambda row: (theme.policy_key(row.split(" (")[0]), row))
         charts = [
@@ -47,6 +48,7 @@ def build(state: Session) -> Content:
     heads = [("", name) for name in (*[title for title, _ in _places(table)], *COLUMNS)]
     html = tables.render("Policy", heads, rows)
     note = "Change = protected − unprotected. Beyond: t interval, on the problems complete in all four arms."
+    note += left_out(panels, state.most_charts)
     blocks.append(Table(html, table[EXPORTED], "protection", verdict_legend(), note))
     return Content("Protection", question, blocks)
 
