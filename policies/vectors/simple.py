@@ -77,22 +77,25 @@ def statistics(case: Case) -> Found:
     wanted, inputs = case["expected"], {**case["params"], **case["inputs"]}
     if "table" in wanted:
         return Found({"table": [_survival(row) for row in wanted["table"]]})
-    keep = int(next(inputs[name] for name in ("K", "K_total", "n") if name in inputs))
+    keep = int(next(inputs[name] for name in ("K", "K_total", "n_select", "n") if name in inputs))
     slots = int(
         next((inputs[name] for name in ("N", "S", "n_candidates") if name in inputs), keep + inputs.get("r", 0))
     )
     mean = keep * keep / slots
     variance = keep * (keep / slots) * (1 - keep / slots) * (slots - keep) / (slots - 1)
     by_word = {
-        "mean": mean,
+        "shared": keep,
         "std": math.sqrt(variance),
         "sd": math.sqrt(variance),
         "var": variance,
-        "shared": keep,
         "min": max(2 * keep - slots, 0),
         "max": keep,
+        "mean": mean,
+        "expected": mean,
+        "overlap": mean,
     }
-    return Found({key: value for key in wanted for word, value in by_word.items() if word in key})
+    named = {key: next((value for word, value in by_word.items() if word in key), None) for key in wanted}
+    return Found({key: value for key, value in named.items() if value is not None})
 
 
 def _survival(row: dict[str, Any]) -> dict[str, Any]:

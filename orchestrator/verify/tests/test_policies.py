@@ -125,6 +125,7 @@ WORKED = [
         kept=[[0, 1, 2, 6, 7]], score=[[0.25] * 4],
     ),
     case("random", "statistics", {}, {"K": 1024, "r": 64}, mean=963.764706, shared_overlap=1024),
+    case("random", "statistics", {}, {"n_select": 3, "n_candidates": 4}, overlap=2.25, overlap_std=0.433013),
 ]  # fmt: skip
 
 
