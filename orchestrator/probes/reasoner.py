@@ -1,7 +1,7 @@
 """Probe instances in the embedded reasoner's own language, around its own full-cache answers.
 
 A passcode is the line `@dddd`, asked as `?@`, which the model was trained on. Two facts are the two operands of a step
-of its register programs: the value that either register was last given, and every later mention of it.
+of its register programs: the addition that gave either register its value, and every later mention of that value.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class ReasonerGrammar:
 def _follow(line: str, at: int, mentions: dict[str, list[int]]) -> None:
     """Take in a step's line: it mentions both operands and gives the destination a new value."""
     mentions[line[5]] += [at + 10, at + 11]
-    end = line.index(">")
-    mentions[line[4]] = list(range(at + end + 1, at + end + 4))
+    # The spelled addition holds the new value's digits as well as `>d58` does.
+    mentions[line[4]] = list(range(at + 12, at + len(line) - 1))
 
 
 def _thought(text: str) -> list[str]:

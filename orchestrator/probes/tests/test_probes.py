@@ -92,9 +92,11 @@ def test_operands_of_a_program_are_every_mention_since_they_were_written() -> No
             instance.facts.items(), (line[4], line[5]), instance.values, strict=True
         ):
             said = RENDERER.decode([instance.tokens[place] for place in places])
-            # the write first, then recaps and reads of the same value
-            assert said.startswith(f"{register}{value}"), name
-            assert said.replace(register, "") == value * (len(said.replace(register, "")) // 2)
+            # the addition that gave the value, the write, then recaps and reads of the same value
+            addition, written, rest = said.rpartition(f">{register}")
+            assert not written or (addition.startswith(":") and addition.endswith(value[0])), name
+            digits = rest.replace(register, "")
+            assert digits == value * (len(digits) // 2)
         assert [RENDERER.decode(instance.tokens[a:b]) for a, b in instance.reads] == list(instance.values)
 
 
