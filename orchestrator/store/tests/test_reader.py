@@ -158,7 +158,8 @@ def test_a_judge_that_stands_beside_never_replaces_the_one_that_counts(tmp_path:
     store = build_store(tmp_path / "s", [Arm("full", "1100")])
     cell = Arm("full", "1100").cell
     chunk = ChunkId(cell.cell_id, 0, 0)
-    rows = Reader(store.paths.root).rows(["row_id", "cell_id", "problem_id", "sample"]).to_dict("records")
+    keys = Reader(store.paths.root).rows(["row_id", "cell_id", "problem_id", "sample"]).to_dict("records")
+    rows = [{str(name): value for name, value in row.items()} for row in keys]
     side = GraderKey("reasoner", 9, SIDE_JUDGES[0])
     store.commit_grades(side, chunk, [grade_row(row, side, make_grade(Verdict.WRONG), START) for row in rows])
     for columns in (["verdict", "judge"], ["verdict", "judge", "text"]):
