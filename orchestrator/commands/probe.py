@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.commands.report import PIPED_WIDTH
 from orchestrator.errors import UserError
 from orchestrator.probes.job import ProbeJob
 from orchestrator.probes.scaling import scaled
@@ -63,6 +64,7 @@ def command(job: Path, out: Path | None, instances: int | None, device: str, sca
         click.echo(json.dumps(as_json(session, results), indent=1))
         return
     console = Console()
+    console = console if console.is_terminal else Console(width=PIPED_WIDTH)
     for table in tables(results):
         console.print(table)
     console.print(Text(_LEGEND, style="dim"))
@@ -104,7 +106,7 @@ def tables(results: Results) -> Iterable[Table]:
 def _table(kind: str, rows: Sequence[Row]) -> Table:
     two = any(row.fact != "all" for row in rows)
     table = _grid(f"{kind}: {rows[0].recall.n} instances")
-    table.add_column("arm")
+    table.add_column("arm", no_wrap=True)
     for name in (["fact"] if two else []) + ["events", "retrieved", "", "free", "log p", "", "R", ""]:
         table.add_column(name, justify="right")
     for row in rows:
