@@ -25,6 +25,7 @@ class Launch:
     log      file that receives everything the process and its children print
     threads  CPU threads of the engine; 0 leaves them to the engine
     create   dotted name of what turns an EngineSpec into an Engine
+    installation  environment.installation() of the driver; a worker with another one refuses to start
     """
 
     worker: str
@@ -35,6 +36,7 @@ class Launch:
     threads: int = 0
     stuck_seconds: float = 300.0
     create: str = ENGINES
+    installation: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

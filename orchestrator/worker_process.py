@@ -17,9 +17,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from orchestrator.backend import Launch
+from orchestrator.environment import installation, mismatch
 from orchestrator.store.writer import Store
 from orchestrator.worker_loop import WorkerLoop
 from workers.api import Engine, EngineSpec
+from workers.errors import Fatal
 
 REPORT_SECONDS = 0.5
 
@@ -34,6 +36,8 @@ def open_worker(launch: Launch) -> WorkerLoop:
             campaign.heartbeat(launch.worker, facts)
 
     def create(spec: EngineSpec) -> Engine:
+        if (differs := mismatch(installation(), launch.installation)) is not None:
+            raise Fatal(differs)
         # Imported by the loop's thread, so that what an engine's import raises is reported like any failed start.
         module, _, name = launch.create.partition(":")
         engine: Engine = getattr(importlib.import_module(module), name)(spec)
