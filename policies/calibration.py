@@ -26,7 +26,7 @@ BESIDE_MODEL = Path("evictbench") / "calibration.safetensors"
 _KEY = "evictbench"
 _STATISTICS = ("abs_mean", "center_real", "center_imag")
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 
 
 class CalibrationError(ValueError):
@@ -117,8 +117,8 @@ class Calibration:
         return np.divide(length, self.abs_mean, out=np.zeros_like(length), where=self.abs_mean > 0)
 
     def band_scale(self) -> Floats:
-        """Attention scaling per band, fp32 [D/2]: dimensions that are not rotated are not scaled either."""
-        scale = np.ones(self.meta.head_dim // 2, np.float32)
+        """Attention scaling per band, fp64 [D/2]: dimensions that are not rotated are not scaled either."""
+        scale = np.ones(self.meta.head_dim // 2)
         scale[: self.meta.rotary_dim // 2] = self.meta.attention_scaling
         return scale
 

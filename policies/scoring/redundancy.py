@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from policies.scoring.precision import at_least_fp32
 from policies.scoring.window import by_layer, finite, max_attention, pooled, snapkv
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def rkv_official(policy: RKVOfficial, view: CacheView) -> torch.Tensor:
 
 def directions(keys: torch.Tensor) -> torch.Tensor:
     """Keys [H, N, D] of unit length, fp32; a key that is not finite becomes 0 and so is like no other."""
-    keys = keys.float()
+    keys = at_least_fp32(keys)
     keys = keys.masked_fill(~finite(keys)[..., None], 0.0)
     return keys / (keys.norm(dim=-1, keepdim=True) + EPSILON)
 
@@ -58,7 +59,7 @@ def forgiven(unit: torch.Tensor, threshold: float, retain: str) -> torch.Tensor:
     """
     heads, slots, _ = unit.shape
     index = torch.arange(slots, device=unit.device)
-    lost = torch.zeros((heads, slots), device=unit.device)
+    lost = unit.new_zeros((heads, slots))
     for first in range(0, slots, _ROWS):
         rows = index[first : first + _ROWS]
         cosine = unit[:, first : first + _ROWS] @ unit.transpose(1, 2)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from policies.scoring.precision import at_least_fp32
+
 if TYPE_CHECKING:
     from policies.calibration import Calibration
     from policies.methods.triattention import TriAttention
@@ -25,8 +27,8 @@ STD_FLOOR = 1e-6
 class Weights:
     """What keys are multiplied with, for one event.
 
-    queries    virtual queries, fp32 [Δ, L, H_q, D]; Δ is 1 for the mean over distances, 0 without trigonometric term
-    norms      factor of each band's |k|, fp32 [L, H_q, D/2]
+    queries    virtual queries [Δ, L, H_q, D], float like norms; Δ is 1 for the mean over distances, 0 without trig
+    norms      factor of each band's |k|, [L, H_q, D/2]: fp64 as made, fp32 as used on a cache below fp64
     real, imag dimensions of a band's two parts, int64 [D/2]
     """
 
@@ -35,10 +37,11 @@ class Weights:
     real: torch.Tensor
     imag: torch.Tensor
 
-    def of_heads(self, rows: Sequence[int], device: torch.device) -> Weights:
-        """Weights of some query heads, on a device."""
-        parts = (self.queries[:, :, rows], self.norms[:, rows], self.real, self.imag)
-        return Weights(*(part.to(device) for part in parts))
+    def of_heads(self, rows: Sequence[int], keys: torch.Tensor) -> Weights:
+        """Weights of some query heads, where the keys are and in the precision of their scores."""
+        dtype = at_least_fp32(keys.new_empty(0)).dtype
+        queries, norms = (part.to(keys.device, dtype) for part in (self.queries[:, :, rows], self.norms[:, rows]))
+        return Weights(queries, norms, self.real.to(keys.device), self.imag.to(keys.device))
 
     def of_layer(self, layer: int) -> Weights:
         """One layer's weights, L = 1."""
@@ -54,9 +57,9 @@ def score(policy: TriAttention, view: CacheView) -> torch.Tensor:
     keys, statistics = view.need("keys"), _statistics(policy, view)
     group = statistics.abs_mean.shape[1] // statistics.meta.kv_heads
     rows = [group * head + member for head in view.heads for member in range(group)]
-    weights = event_weights(policy, statistics, view.layers, view.t).of_heads(rows, keys.device)
+    weights = event_weights(policy, statistics, view.layers, view.t).of_heads(rows, keys)
     end = view.shape[2] - view.recent
-    total = torch.zeros(view.shape if policy.per_layer else (1, *view.shape[1:]), device=keys.device)
+    total = weights.norms.new_zeros(view.shape if policy.per_layer else (1, *view.shape[1:]))
     for layer in range(view.shape[0]):
         heads = head_scores(keys[layer], weights.of_layer(layer))
         if policy.normalize:
@@ -79,10 +82,10 @@ def event_weights(policy: TriAttention, statistics: Calibration, layers: Sequenc
     real, imag = statistics.bands()
     turns = np.zeros((0, len(scale)), complex) if policy.disable_trig else future_turns(policy, statistics, t)
     turned = scale * center * turns[:, None, None, :]
-    queries = np.empty((*turned.shape[:-1], statistics.meta.head_dim), np.float32)
+    queries = np.empty((*turned.shape[:-1], statistics.meta.head_dim))
     queries[..., real], queries[..., imag] = turned.real, turned.imag
     return Weights(
-        torch.from_numpy(queries), torch.from_numpy(norms.astype(np.float32)), torch.from_numpy(real),
+        torch.from_numpy(queries), torch.from_numpy(norms.astype(np.float64)), torch.from_numpy(real),
         torch.from_numpy(imag),
     )  # fmt: skip
 
@@ -98,12 +101,12 @@ def future_turns(policy: TriAttention, statistics: Calibration, t: int) -> np.nd
 def head_scores(keys: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Raw scores of one layer, fp32 [H_q, S]; keys post-RoPE [H, S, D], weights with L = 1 on the keys' device."""
     heads, _, dim = keys.shape
-    keys = keys.float()
+    keys = at_least_fp32(keys)
     length = torch.hypot(keys[..., weights.real], keys[..., weights.imag])
-    total = weights.norms[0].unflatten(0, (heads, -1)) @ length.transpose(1, 2)
+    total = weights.norms[0].to(keys.dtype).unflatten(0, (heads, -1)) @ length.transpose(1, 2)
     if len(weights.queries):
         # The largest over distances, one distance at a time: a score per distance would not fit beside the cache.
-        products = (query[0].view(heads, -1, dim) @ keys.transpose(1, 2) for query in weights.queries)
+        products = (query[0].to(keys.dtype).view(heads, -1, dim) @ keys.transpose(1, 2) for query in weights.queries)
         largest = next(products)
         for product in products:
             largest = torch.maximum(largest, product)

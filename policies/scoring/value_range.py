@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from policies.scoring.precision import at_least_fp32
 from policies.scoring.window import snapkv
 from policies.select import best
 
@@ -39,7 +40,7 @@ def with_sinks(policy: VaSE, width: torch.Tensor) -> torch.Tensor:
 
 def value_range(values: torch.Tensor) -> torch.Tensor:
     """Maximum minus minimum over the dimensions of [L, H, N, D], in fp32: [L, H, N]."""
-    return values.amax(-1).float() - values.amin(-1).float()
+    return at_least_fp32(values.amax(-1)) - at_least_fp32(values.amin(-1))
 
 
 def exponential(view: CacheView) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from policies.scoring.precision import at_least_fp32
 from policies.select import rank
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def logits(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
             "must have equally many query heads, and engines record queries from the first token on."
         )
     # queries are fewer than logits
-    scaled = (queries.float() / math.sqrt(dim)).reshape(heads, -1, dim)
-    return (scaled @ keys.float().transpose(1, 2)).unflatten(1, (-1, queries.shape[1]))
+    scaled = (at_least_fp32(queries) / math.sqrt(dim)).reshape(heads, -1, dim)
+    return (scaled @ at_least_fp32(keys).transpose(1, 2)).unflatten(1, (-1, queries.shape[1]))
 
 
 def pooled(scores: torch.Tensor, policy: Windowed) -> torch.Tensor:

@@ -7,11 +7,12 @@ margins of the file follow its own `conventions` (kept ascending, slots in chron
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
 from policies.base import resolve_dotted
+from policies.registry import get, names
 
 Case = Mapping[str, Any]
 
@@ -89,12 +90,16 @@ def adapter(policy: str, variant: str) -> Callable[[Case], Found]:
 
 
 def check_params(case: Case) -> None:
-    """Raises ValueError for a parameter that nothing reads, LookupError as `adapter` does."""
+    """Raises ValueError for a parameter that cases of no kind have, LookupError as `adapter` does.
+
+    What another kind reads may stand in a case as a remark; what it should change shows in the numbers.
+    """
     module = _adapter_name(str(case["policy"]), str(case["variant"])).partition(":")[0]
-    known = FRAME | _OWN.get(module, frozenset())
+    scored = {field.name for name in names() for field in fields(get(name))}
+    known = FRAME.union(*_OWN.values(), scored, ("kernel", "pool", "lambda", "lam"))
     unknown = sorted(case["params"].keys() - known)
     if unknown and module != _CHECKED:
-        raise ValueError(f"no parameter '{unknown[0]}' in cases of this kind; parameters: {', '.join(sorted(known))}")
+        raise ValueError(f"no parameter '{unknown[0]}' in cases of any kind; parameters: {', '.join(sorted(known))}")
 
 
 def _adapter_name(policy: str, variant: str) -> str:

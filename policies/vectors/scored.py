@@ -146,7 +146,7 @@ def _probabilities(case: Case) -> list[torch.Tensor]:
     """Attention between events, [H_q, queries, S] each: an entry of inputs per event, or one list of steps."""
     given = [value for name, value in case["inputs"].items() if name.startswith("probs") and isinstance(value, list)]
     steps = given[0] if case["variant"] == "every_step" and len(given) == 1 else given
-    tensors = [tensor(step, torch.float32) for step in steps]
+    tensors = [tensor(step) for step in steps]
     # a step of one query or one head may leave that dimension out
     return [step if step.dim() == 3 else step.reshape(-1, 1, step.shape[-1]) for step in tensors]
 
@@ -318,7 +318,7 @@ def _policy(name: str, case: Case) -> Windowed:
 def _event(case: Case, *, sinks: bool = True, **more: Any) -> CacheView:
     """The event of a case with keys, queries and perhaps values, [1, heads, slots or w, D]."""
     inputs = case["inputs"]
-    dtype = DTYPES.get(str(case["params"].get("dtype", "")), torch.float32)
+    dtype = DTYPES.get(str(case["params"].get("dtype", "")), torch.float64)
     tensors = {name: tensor(inputs[name], dtype)[None] for name in ("keys", "queries", "values") if name in inputs}
     heads, slots = tensors["keys"].shape[1:3]
     return view(frame(case, slots, sinks=sinks), heads, slots, **tensors, **more)

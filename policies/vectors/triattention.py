@@ -59,7 +59,7 @@ class _Event:
 
     def raw(self, policy: TriAttention) -> torch.Tensor:
         """Head scores [H_q, S] on cached keys. Raises ValueError when the paper's form gives others."""
-        scores = head_scores(self.after.float(), event_weights(policy, self.statistics, [0], self.t))
+        scores = head_scores(self.after, event_weights(policy, self.statistics, [0], self.t))
         group = len(scores) // len(self.after)
         for head, own in enumerate(scores):
             paper = papers_scores(policy, self.statistics, 0, head, self.before[head // group], self.positions, self.t)
@@ -75,7 +75,7 @@ class _Event:
             cases.frame(case, slots),
             heads,
             slots,
-            keys=self.after[None].float(),
+            keys=self.after[None],
             calibration=self.statistics,
             positions=self.positions.expand(1, heads, slots),
         )
@@ -247,7 +247,7 @@ def _joined(band: Any, real: Any, imag: Any) -> list[list[float]]:
 
 def _statistics(real: Any, imag: Any, length: Any, omega: Any, kv_heads: int = 1, scaling: float = 1.0) -> Calibration:
     """Statistics of one layer: lists [H_q][D/2]."""
-    center_real, center_imag, abs_mean = (np.array([value], np.float32) for value in (real, imag, length))
+    center_real, center_imag, abs_mean = (np.array([value], np.float64) for value in (real, imag, length))
     size = 2 * abs_mean.shape[2]
     meta = Meta("", "", scaling, "half", kv_heads, size, size, tokens=1, corpus="")
     return Calibration(center_real, center_imag, abs_mean, np.array(omega, np.float64), meta)
