@@ -256,11 +256,11 @@ def table(rows: Sequence[Row], top: Roof) -> list[str]:
             _line(
                 (
                     row.setting.keep, row.policy, f"{row.setting.layers} x {row.setting.requests}",
-                    f"{middle * 1e3:.4g}", f"{middle / units * 1e3:.3g}",
+                    number(middle * 1e3), number(middle / units * 1e3),
                     f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})",
-                    f"{row.moved / 1e6:.3g}", f"{row.flops / 1e9:.3g}", f"{top.seconds(row) / middle:.1%}",
+                    number(row.moved / 1e6), number(row.flops / 1e9), f"{top.seconds(row) / middle:.1%}",
                     *("measured" if (row.setting.layers, row.setting.requests) == (LAYERS, count)
-                      else f"{middle / units * LAYERS * count * 1e3:.3g}" for count in REQUESTS),
+                      else number(middle / units * LAYERS * count * 1e3) for count in REQUESTS),
                 )
             )
         )  # fmt: skip
@@ -294,6 +294,12 @@ def write(lines: Sequence[str]) -> None:
     before, rest = text.split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     PAGE.write_text("\n".join([before + MARKS[0], *lines, MARKS[1] + after]), encoding="utf-8")
+
+
+def number(value: float) -> str:
+    """Three digits, whole and grouped from 100 on: `0.366`, `16.5`, `12,600`."""
+    digits = float(f"{value:.3g}")
+    return f"{digits:,.0f}" if digits >= 100 else f"{digits:g}"
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def test_extrapolated_numbers_have_columns_of_their_own() -> None:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, random, snapkv)]
     named = [dict(zip(cells[0], row, strict=True)) for row in cells[1:]]
     assert named[0]["extrapolated: ms at 36 x 1"] == "measured"
-    assert named[0]["extrapolated: ms at 36 x 32"] == "6.4e+03"
+    assert named[0]["extrapolated: ms at 36 x 32"] == "6,400"
     assert named[1]["extrapolated: ms at 36 x 1"] == "300"
     assert named[1]["times random (range over rounds)"] == "1.50 (1.00-3.00)"
     assert (named[0]["share of roof"], named[1]["share of roof"]) == ("50.0%", "50.0%")
