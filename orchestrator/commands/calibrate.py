@@ -19,6 +19,9 @@ TOKENS = 100_000
 LENGTH = 4096
 
 
+FEWEST_TOKENS, ENOUGH_TOKENS = 64, 10_000
+
+
 @click.command()
 @click.argument("model")
 @click.option(
@@ -40,6 +43,7 @@ def command(model: str, texts: Path, out: Path | None, tokens: int, length: int,
     resolved = models.resolve(model)
     refuse_questions(texts, corpus)
     pieces = _pieces(resolved.path_on_disk, corpus, min(length, resolved.window), tokens)
+    _judge_size(texts, sum(map(len, pieces)))
     # brings torch and transformers
     from workers.transformers_engine.calibrate import calibrate  # noqa: PLC0415
 
@@ -97,6 +101,16 @@ def refuse_questions(file: Path, texts: Sequence[str]) -> None:
         click.echo(
             f"whole sets that are not on this machine were not compared: {', '.join(questions.absent)}", err=True
         )
+
+
+def _judge_size(file: Path, tokens: int) -> None:
+    if tokens < FEWEST_TOKENS:
+        raise UserError(
+            f"{file} holds {tokens} tokens; statistics need at least {FEWEST_TOKENS}, and are steady from about "
+            f"{ENOUGH_TOKENS:,} on."
+        )
+    if tokens < ENOUGH_TOKENS:
+        click.echo(f"only {tokens:,} tokens: statistics are steady from about {ENOUGH_TOKENS:,} on", err=True)
 
 
 def _pieces(directory: Path, texts: Sequence[str], length: int, limit: int) -> list[list[int]]:

@@ -71,6 +71,7 @@ def test_what_questions_share_is_no_leak() -> None:
         ('{"text": "a"}\n{"txt": "b"}\n', "t.jsonl:2: not a JSON object with a text field"),
         ("not json\n", "t.jsonl:1: not a JSON object"),
         ("", "holds no tokens"),
+        ('{"text": "a"}\n', "statistics need at least 64"),
     ],
 )
 def test_files_that_hold_no_texts(tmp_path: Path, content: str, message: str) -> None:
