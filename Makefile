@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test lint imports format bench bench-policies bench-dashboard coverage aot lock clean oracles soak
+.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test test-slow lint imports format bench bench-policies bench-dashboard coverage aot lock clean oracles soak
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +40,11 @@ dashboard: $(READY)  ## browse the rows of STORE (./store) in a browser
 pictures: $(READY)  ## take the README's pictures of STORE again, into docs/img
 	$(BIN)/python -m dashboard.pictures $(STORE) docs/img
 
-test: lint  ## everything a change must pass: lint, then all tests
+test: lint  ## everything a change must pass: lint, then all tests but the slow ones
 	$(BIN)/pytest
+
+test-slow: $(READY)  ## the tests that take a minute or more: server, more architectures, clusters, narrow windows
+	$(BIN)/pytest -m slow
 
 lint: $(READY) imports  ## ruff, mypy, import rules, file length
 	$(BIN)/ruff check

@@ -39,7 +39,7 @@ def errors(page: Page) -> list[str]:
     return [one.inner_text() for one in page.query_selector_all('[data-testid="stException"], .stAlert--error')]
 
 
-@pytest.mark.parametrize("width", [1400, 900])
+@pytest.mark.parametrize("width", [1400, pytest.param(900, marks=pytest.mark.slow)])
 def test_every_page_fits_its_window(page: Page, address: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     for name in ALL_PAGES:

@@ -188,6 +188,7 @@ def test_the_search_finds_the_heads_and_reports_them_on_other_instances(tmp_path
     assert searched.isdisjoint(record.key for record in results.records)
 
 
+@pytest.mark.slow
 def test_the_command_runs_on_the_reasoner(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(JOB)

@@ -33,9 +33,11 @@ def test_every_policy_equals_the_dense_reference(tmp_path: Path) -> None:
     check(MODEL, None, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_llama_without_groups(tmp_path: Path) -> None:
     check(random_llama(tmp_path, 3, 3, 64), HEAVY, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_phi_3(tmp_path: Path) -> None:
     check(random_phi3(tmp_path, 6, 2), HEAVY, tmp_path)

@@ -24,7 +24,7 @@ from workers.transformers_engine.dense import DenseReference
 from workers.vllm_engine.settings import KEY, to_extra_args
 from workers.vllm_engine.tests.cases import FIRST, INTERVAL, MODEL, SECOND, TOKENS, eviction
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 DEFAULT = {"v": 1, "policy": "random", "keep": 64, "recent": INTERVAL, "protection": "prompt"}
 SETTINGS = {
