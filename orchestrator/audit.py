@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.traces import Trace
-from policies.retention import survival
+from policies.budget import survival
 
 PROMPTS_THAT_FIT = 0.99
 FACTS_THAT_SURVIVE = 0.95

@@ -125,3 +125,13 @@ def layout(budget: Budget, protection: Protection, prompt: int, n_sink: int, ove
     prot = protected_prefix(budget, protection, prompt, n_sink, overflow)
     keep = effective_keep(budget, prompt, prot, overflow)
     return Layout(keep, prot, budget.recent, keep - prot - budget.recent, too_long)
+
+
+def survival(keep: int, prot: int, recent: int, interval: int | None = None) -> float:
+    """Probability that a candidate survives one event of random eviction (contracts.md section 1); keep = K'.
+
+    interval is r and defaults to recent; 0.0 when nothing can be selected.
+    """
+    selected = max(keep - prot - recent, 0)
+    arrived = recent if interval is None else interval
+    return selected / (selected + arrived) if selected else 0.0

@@ -55,16 +55,6 @@ def victim_crc(n: Any, layers: Sequence[int], heads: Sequence[int], overwritten:
     return _sets_hash(np.asarray(n), layers, heads, _u64(overwritten)[..., None])
 
 
-def survival(keep: int, prot: int, recent: int, interval: int | None = None) -> float:
-    """Probability that a candidate survives one event of random eviction (contracts.md section 1); keep = K'.
-
-    interval is r and defaults to recent; 0.0 when nothing can be selected.
-    """
-    selected = max(keep - prot - recent, 0)
-    arrived = recent if interval is None else interval
-    return selected / (selected + arrived) if selected else 0.0
-
-
 def _sets_hash(time: Any, layers: Sequence[int], heads: Sequence[int], positions: U64) -> U64:
     members = _mix(positions + _STEP).sum(axis=-1, dtype=np.uint64)
     # axes first: numpy warns when scalars, unlike arrays, wrap around

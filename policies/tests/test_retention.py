@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.budget import survival
 from policies.retention import (
     AGE_BINS,
     age_histogram,
     kept_crc,
     prompt_share,
-    survival,
     union_alive,
     victim_crc,
 )

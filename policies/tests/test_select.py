@@ -13,8 +13,8 @@ from scipy.stats import binom
 
 from policies import registry
 from policies.base import Scorer
+from policies.budget import survival
 from policies.draws import Draw
-from policies.retention import survival
 from policies.select import rank, select
 from policies.view import CacheView
 

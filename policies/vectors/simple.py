@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from policies.budget import survival
 from policies.compaction import plan
 from policies.registry import build
-from policies.retention import survival
 from policies.select import select
 from policies.vectors import Case, Found
 from policies.vectors.cases import GivenDraw, frame, policy, run, tensor, view

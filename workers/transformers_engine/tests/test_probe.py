@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from policies.budget import Protection
-from policies.retention import survival
+from policies.budget import Protection, survival
 from workers.api import Eviction
 from workers.transformers_engine.dense import DenseReference
 from workers.transformers_engine.probe import ProbeEngine
