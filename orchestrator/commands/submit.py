@@ -5,6 +5,7 @@ Exit status: as `evictbench run`, or 0 with --no-follow.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -31,6 +32,8 @@ def command(ctx: click.Context, job: Path, address: str, store: str | None, foll
     jobs = cluster.jobs(address)
     name = jobs.submit(spec, store or spec.execution.store)
     click.echo(f"Submitted {name} to {address}.")
+    # A shell that starts commands in the background makes them ignore Ctrl-C; following must end by it all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not follow:
         click.echo(f"Follow it with: evictbench logs {job} --address {address}")
         return
