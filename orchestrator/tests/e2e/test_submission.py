@@ -20,6 +20,8 @@ import pytest
 
 from orchestrator.tests.e2e.harness import Site
 
+pytestmark = pytest.mark.slow
+
 _BIN = Path(sys.executable).parent
 _POLICY = """
 from dataclasses import dataclass
@@ -111,7 +113,6 @@ def test_a_job_with_a_policy_file_runs_on_the_cluster_and_submitting_again_resum
     assert "nothing to run" in call(site, "logs", address)[1]
 
 
-@pytest.mark.slow
 def test_a_running_campaign_is_not_submitted_twice_and_leaving_it_does_not_stop_it(site: Site, address: str) -> None:
     site.limit = 96
     process = site.spawn([sys.executable, "-m", "orchestrator", "submit", str(site.job), "--address", address])
