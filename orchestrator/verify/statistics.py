@@ -4,8 +4,10 @@ A file has `tables`: name -> {"a": [[grade per sample] per problem], "b": same, 
 "expected": {"holm", "bh", ...}}. Grades are 0, 1, or fractions of 1 ("1/3", 0.5); samples may differ in number between
 problems and arms, and a problem that has none in either arm is in no pair. `alpha` of a table is .05 unless it says
 otherwise. Numbers are what this package computes for its reports; exact ones may be given as fractions, and intervals
-at any level (`ci90_t`, `ci99_bootstrap_exact`). null is an undefined number. A quantity this module does not know is a
-failure, never skipped. `cross_check` entries hold what other libraries approximate and are not compared.
+at any level (`ci90_t`, `ci99_bootstrap_exact`). null is an undefined number in `expected`, and no answer (or a problem
+without any) in `a` and `b`. A quantity this module does not know is a failure, never skipped. A count of p values below
+alpha may take one within the tolerance of alpha either way. `cross_check` entries hold what other libraries approximate
+and are not compared.
 """
 
 from __future__ import annotations
@@ -60,10 +62,14 @@ def _comparison(table: Mapping[str, Any]) -> Compute:
     a, b, paired = _paired(table["a"], table["b"])
     alpha = float(table.get("alpha", LEVEL))
     exact = bootstrap.distribution(paired, POINTS)
-    if exact is None and paired.n:
-        raise ValueError("sample counts without a usable common multiple")
     wins, losses, ties = paired.signs
     scale = paired.denominator * max(1, paired.n)
+
+    def within_reach() -> bootstrap.Bootstrap:
+        if exact is None:
+            raise _TooFineError
+        return exact
+
     known: dict[str, Callable[[], Any]] = {
         "n_problems": lambda: paired.n,
         "accuracy_a": lambda: accuracy(paired.correct_a, paired.samples_a).mean,
@@ -74,34 +80,34 @@ def _comparison(table: Mapping[str, Any]) -> Compute:
         "sd_per_problem": lambda: paired.sd,
         "se_clustered": lambda: paired.se,
         "se_bootstrap_ideal": lambda: bootstrap.ideal_se(paired),
-        "p_bootstrap_exact": lambda: exact.p_value if exact else math.nan,
+        "p_bootstrap_exact": lambda: within_reach().p_value if paired.n else math.nan,
         "wins": lambda: wins,
         "losses": lambda: losses,
         "ties": lambda: ties,
         "p_sign": lambda: signs.sign_test(wins, losses),
         "p_signflip_exact": lambda: signs.sign_flip_test(paired, POINTS),
-        "significant_by_bootstrap": lambda: excludes_zero(exact.interval(1 - alpha) if exact else UNKNOWN),
+        "significant_by_bootstrap": lambda: bool(paired.n) and excludes_zero(within_reach().interval(1 - alpha)),
         "significant_by_sign": lambda: signs.sign_test(wins, losses) < alpha,
         "se_unpaired_iid_WRONG": lambda: _unpaired(a, b),
     }
 
     def compute(quantity: str) -> Any:
         if named := _INTERVAL.fullmatch(quantity):
-            return _interval(paired, exact, named[2], float(named[1]) / 100)
+            return _interval(paired, within_reach, named[2], float(named[1]) / 100)
         return known[quantity]()
 
     return compute
 
 
-def _interval(paired: Paired, exact: bootstrap.Bootstrap | None, kind: str, level: float) -> Any:
+def _interval(paired: Paired, exact: Callable[[], bootstrap.Bootstrap], kind: str, level: float) -> Any:
     if kind == "t":
         return t_interval(paired.d, level)
     if kind == "normal":
         half = float(stats.norm.ppf((1 + level) / 2)) * paired.se
         return paired.mean - half, paired.mean + half
-    if exact is None:
+    if not paired.n:
         return UNKNOWN
-    return exact.exact_interval(level) if kind.endswith("fraction") else exact.interval(level)
+    return exact().exact_interval(level) if kind.endswith("fraction") else exact().interval(level)
 
 
 def _multiplicity(table: Mapping[str, Any]) -> Compute:
@@ -112,11 +118,20 @@ def _multiplicity(table: Mapping[str, Any]) -> Compute:
     known: dict[str, Callable[[], Any]] = {
         "holm": lambda: multiplicity.holm(p),
         "bh": lambda: multiplicity.benjamini_hochberg(p),
-        "n_reject_raw": lambda: int((p < alpha).sum()),
-        "n_reject_holm": lambda: int((multiplicity.holm(p) < alpha).sum()),
-        "n_reject_bh": lambda: int((multiplicity.benjamini_hochberg(p) < alpha).sum()),
+        "n_reject_raw": lambda: _below(p, alpha),
+        "n_reject_holm": lambda: _below(multiplicity.holm(p), alpha),
+        "n_reject_bh": lambda: _below(multiplicity.benjamini_hochberg(p), alpha),
     }
     return lambda quantity: known[quantity]()
+
+
+def _below(p: np.ndarray[tuple[int], np.dtype[np.float64]], alpha: float) -> range:
+    """The counts that p values below alpha may have, when each is known to TOLERANCE."""
+    return range(int((p < alpha - TOLERANCE).sum()), int((p <= alpha + TOLERANCE).sum()) + 1)
+
+
+class _TooFineError(Exception):
+    """The sample counts have no common multiple on which an exact distribution can be laid out."""
 
 
 def _problem(compute: Compute, quantity: str, wanted: Any) -> str | None:
@@ -124,6 +139,8 @@ def _problem(compute: Compute, quantity: str, wanted: Any) -> str | None:
         found = compute(quantity)
     except KeyError:
         return "unknown quantity"
+    except _TooFineError:
+        return "not computed: sample counts without a usable common multiple"
     try:
         same = _equal(found, wanted)
     except (TypeError, ValueError, ZeroDivisionError):
@@ -141,10 +158,14 @@ def _equal(found: Any, wanted: Any) -> bool:
         return isinstance(found, Fraction | int) and found == Fraction(wanted)
     if isinstance(wanted, bool):
         return found is wanted
+    if isinstance(found, range):
+        return wanted in found
     return found is not None and math.isclose(found, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, range):
+        return " or ".join(map(str, value))
     if isinstance(value, list | tuple | np.ndarray):
         return "[" + ", ".join(_shown(item) for item in value) + "]"
     return str(value) if isinstance(value, Fraction | str) else repr(value)
@@ -154,7 +175,8 @@ def _paired(a: Grades, b: Grades) -> tuple[list[list[Fraction]], list[list[Fract
     """Grades of the problems that both arms answered, and their exact pairing."""
     if len(a) != len(b):
         raise ValueError(f"{len(a)} problems in a, {len(b)} in b")
-    both = [(x, y) for x, y in zip(a, b, strict=True) if len(x) and len(y)]
+    answered = [[_answers(problem) for problem in arm] for arm in (a, b)]
+    both = [(x, y) for x, y in zip(*answered, strict=True) if x and y]
     arms = [[[_grade(grade) for grade in pair[side]] for pair in both] for side in (0, 1)]
     # Fractional grades become whole ones by counting each answer that many times; no difference changes.
     times = math.lcm(1, *(grade.denominator for arm in arms for answers in arm for grade in answers))
@@ -164,6 +186,10 @@ def _paired(a: Grades, b: Grades) -> tuple[list[list[Fraction]], list[list[Fract
         for value in (lambda answers: int(sum(answers) * times), lambda answers: len(answers) * times)
     ]
     return arms[0], arms[1], pair(*counts)
+
+
+def _answers(problem: Sequence[Any] | None) -> list[Any]:
+    return [answer for answer in problem or () if answer is not None]
 
 
 def _grade(value: Any) -> Fraction:

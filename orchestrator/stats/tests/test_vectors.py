@@ -105,6 +105,28 @@ def test_a_table_of_another_kind_fails_by_name(table: Any) -> None:
     assert "not a table of this format" in str(verified(table)["t"])
 
 
+def test_answers_that_are_null_are_none() -> None:
+    a, b = [[1, None, 0], None, [1]], [[0], [1], [0, None]]
+    assert set(verified({"a": a, "b": b, "expected": {"n_problems": 2, "difference": 0.75}}).values()) == {None}
+
+
+def test_a_lattice_out_of_reach_leaves_the_other_numbers() -> None:
+    primes = (7, 11, 13, 17, 19, 23, 29, 31)
+    a, b = [[1] + [0] * (m - 1) for m in primes], [[0] * m for m in primes]
+    names = ("p_bootstrap_exact", "ci95_bootstrap_exact", "significant_by_bootstrap")
+    found = verified({"a": a, "b": b, "expected": {"wins": 8, "p_sign": 2**-7, **dict.fromkeys(names, 0)}})
+    assert [found["t.wins"], found["t.p_sign"]] == [None, None]
+    assert {found[f"t.{name}"] for name in names} == {"not computed: sample counts without a usable common multiple"}
+
+
+def test_a_p_value_at_alpha_may_count_either_way() -> None:
+    for count in (1, 2):
+        assert verified({"p": [0.01, 0.05], "expected": {"n_reject_raw": count}}) == {"t.n_reject_raw": None}
+    for count in (0, 3):
+        assert verified({"p": [0.01, 0.05], "expected": {"n_reject_raw": count}})["t.n_reject_raw"]
+    assert verified({"p": [0.01, 0.0501], "expected": {"n_reject_raw": 2}})["t.n_reject_raw"] == "found 1, expected 2"
+
+
 def test_levels_and_undefined_p_values() -> None:
     adjusted = {"holm": [0.04, None, 0.04], "bh": [0.03, None, 0.03], "n_reject_raw": 1, "n_reject_holm": 0}
     assert set(verified({"p": [0.02, None, 0.03], "alpha": 0.025, "expected": adjusted}).values()) == {None}
