@@ -2,13 +2,12 @@
 
 Looks are after declared numbers of samples. At a look all arms of a (model, task) are judged together: when every
 interval of a difference to the reference is narrow enough, none of them gets more, else all go on to the next look.
-The rule looks at widths and never at signs, so that intervals at the end stay nominal (infra/bench/adaptive.py).
+The rule looks at widths and never at signs, so that verdicts at the end stay nominal (docs/adaptive.md).
 What was decided follows from committed, graded rows alone: any driver comes to the same numbers.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,9 @@ from orchestrator.cells import ModelRef, TaskRef
 from orchestrator.grid import Plan, PlannedCell
 from orchestrator.planning import references
 from orchestrator.spec import JobSpec
-from orchestrator.stats.verdict import OURS, deciding_kind, interval
+from orchestrator.stats.sequential import between, width
 from orchestrator.store.reader import Reader
+from orchestrator.store.writer import missing
 
 Group = tuple[ModelRef, TaskRef]
 
@@ -30,11 +30,7 @@ def looks(job: JobSpec) -> tuple[int, ...]:
     """Samples at which the job looks: analysis.looks between min and max, else min doubled until max; max ends both."""
     samples = job.samples
     assert samples is not None, "only an adaptive job has looks of its own"
-    declared = [look for look in job.analysis.looks if samples.min <= look < samples.max]
-    if not declared:
-        doubled = (samples.min * 2**k for k in range(32))
-        declared = [look for look in doubled if look < samples.max]
-    return (*declared, samples.max)
+    return between(samples.min, samples.max, job.analysis.looks)
 
 
 def decided(plan: Plan, store: Path) -> Plan:
@@ -45,7 +41,7 @@ def decided(plan: Plan, store: Path) -> Plan:
     samples = plan.job.samples
     if samples is None or not samples.adaptive:
         return plan
-    answers = Answers(Reader(store)) if store.exists() else None
+    answers = None if missing(store) else Answers(Reader(store))
     wanted = {group: _target(plan, cells, answers) for group, cells in groups(plan).items()}
     cells = tuple(replace(c, samples_max=wanted[c.cell.model, c.cell.task]) for c in plan.cells)
     note = (
@@ -71,7 +67,7 @@ def _target(plan: Plan, cells: Sequence[PlannedCell], answers: Answers | None) -
     for look in stages:
         if answers is None or not all(_reached(cell, answers, look) for cell in cells):
             return look
-        if until is not None and all(width <= until for width in widths(plan, cells, answers, look)):
+        if until is not None and all(found <= until for found in widths(plan, cells, answers, look)):
             return look
     return stages[-1]
 
@@ -88,9 +84,7 @@ def widths(plan: Plan, cells: Sequence[PlannedCell], answers: Answers, look: int
         for reference in references(planned, plan):
             both = [_whole(problems.get(cell.cell_id), look) for cell in (planned, reference)]
             common = both[0].index.intersection(both[1].index)
-            paired = pair_problems(both[0], both[1], common)
-            low, high = interval(paired, deciding_kind(paired, OURS), 1 - OURS.alpha)
-            yield math.inf if math.isnan(low) else 100 * (high - low)
+            yield width(pair_problems(both[0], both[1], common))
 
 
 def _whole(part: pd.DataFrame | None, look: int) -> pd.DataFrame:

@@ -6,7 +6,7 @@ count in both arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ import pandas as pd
 from orchestrator.analysis_rows import cells_of, counted, problems_of, records
 from orchestrator.errors import UserError, closest
 from orchestrator.stats.paired import Paired, pair
-from orchestrator.stats.sequential import Look, reached, schedule
+from orchestrator.stats.sequential import Look, Stopping, reached, schedule, width
 from orchestrator.stats.verdict import OURS, Rule, Verdict, judge
 from orchestrator.store import aggregates
 from orchestrator.store.reader import Reader
@@ -33,6 +33,7 @@ class Question:
     same_protection  compare with the reference under each arm's own protection instead
     family           comparisons that share one correction: those of one `model`, one `task`, or `all`
     looks            samples per problem after which interim results are tested, rising; the end is always a look
+    stopping         the design ends at the first look at which all intervals of a (model, task) are narrow
     """
 
     reference: str = "random"
@@ -40,6 +41,7 @@ class Question:
     family: str = "model"
     rule: Rule = field(default_factory=lambda: OURS)
     looks: tuple[int, ...] = ()
+    stopping: Stopping | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +122,44 @@ def pairs(answers: Answers, question: Question) -> list[Pair]:
             f"reference '{question.reference}' has no cell here; policies: {', '.join(known)}."
             f"{closest(question.reference, known)}"
         )
+    found = [
+        (arm, reference) for arm in answers.cells.values() for reference in references(arm, answers.cells, question)
+    ]
+    goes_on = _going_on(found, answers, question.stopping) if question.looks and question.stopping else frozenset()
     return [
-        _looked_at(arm, reference, answers, question)
-        for arm in answers.cells.values()
-        for reference in references(arm, answers.cells, question)
+        _looked_at(arm, reference, answers, question, goes_on=str(arm["comparison_id"]) in goes_on)
+        for arm, reference in found
     ]
 
 
-def _looked_at(arm: Cell, reference: Cell, answers: Answers, question: Question) -> Pair:
+def _going_on(found: Sequence[tuple[Cell, Cell]], answers: Answers, stopping: Stopping) -> frozenset[str]:
+    """Comparison ids of a design that may end early whose samples so far are not its last: what they show is interim.
+
+    All arms of one end together: at the last look, or when every interval is narrow at the look they have all reached.
+    """
+    open_ = set()
+    for arm, reference in found:
+        now = _planned(arm, reference)
+        narrow = min(answers.samples_done(cell) for cell in (arm, reference)) >= now > 0 and (
+            width(beside(arm, reference, answers, OURS, now).paired) <= stopping.width
+        )
+        if now < stopping.most and not narrow:
+            open_.add(str(arm["comparison_id"]))
+    return frozenset(open_)
+
+
+def _planned(arm: Cell, reference: Cell) -> int:
+    """Samples per problem that both arms are to get, as far as is decided; 0 without a plan."""
+    return min((int(c["planned_samples"]) for c in (arm, reference) if c["planned_samples"] is not None), default=0)
+
+
+def _looked_at(arm: Cell, reference: Cell, answers: Answers, question: Question, *, goes_on: bool) -> Pair:
     """The pair at the look that decides: the first that settles it, else the last one reached, else what is there."""
-    planned = min((int(c["planned_samples"]) for c in (arm, reference) if c["planned_samples"] is not None), default=0)
+    planned = _planned(arm, reference)
     if not question.looks or not planned:
         return beside(arm, reference, answers, question.rule, None)
+    if goes_on and question.stopping is not None:
+        planned = question.stopping.most
     try:
         plan = schedule([look for look in question.looks if look <= planned], planned, question.rule.alpha)
     except ValueError as error:

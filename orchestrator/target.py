@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,11 @@ from orchestrator.analysis import Question, Selection
 from orchestrator.errors import UserError, closest
 from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
+from orchestrator.stats.sequential import Stopping, between
 from orchestrator.stats.verdict import Rule
+from orchestrator.store import mirror
 from orchestrator.store.reader import Reader
+from orchestrator.store.writer import missing
 
 DEFAULT_STORE = Path("./store")
 
@@ -21,13 +24,14 @@ DEFAULT_STORE = Path("./store")
 class Target:
     """An open store, and the campaign that is meant; None means everything in the store.
 
-    analysis  the job's analysis section and protocol, as far as they are known
+    analysis  the job's analysis section, protocol and samples, as far as they are known
     """
 
     reader: Reader
     campaign: str | None
     analysis: dict[str, Any]
     protocol: str
+    samples: dict[str, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Path:
@@ -37,12 +41,15 @@ class Target:
     def question(self, reference: str | None = None, *, equivalence: bool = False, same_rule: bool = False) -> Question:
         """The comparison that the job declares, with the user's changes; equivalence is tested only where asked."""
         margin = float(self.analysis.get("margin_points", 2.0)) / 100 if equivalence else None
+        looks = tuple(int(look) for look in self.analysis.get("looks", ()))
+        stopping = _stopping(self.samples)
         return Question(
             reference=reference or str(self.analysis.get("reference", "random")),
             same_protection=same_rule,
             family=str(self.analysis.get("family", "model")),
             rule=Rule(margin=margin, published=self.protocol == "published"),
-            looks=tuple(int(look) for look in self.analysis.get("looks", ())),
+            looks=between(int(self.samples["min"]), stopping.most, looks) if stopping else looks,
+            stopping=stopping,
         )
 
 
@@ -51,7 +58,7 @@ def resolve(path: Path | None, scale: float | None = None) -> Target:
 
     Raises UserError for a path that is neither, a bad job file, a missing store, and a job that was never run there.
     """
-    path = path or DEFAULT_STORE
+    path = mirror.local(path or DEFAULT_STORE)
     if path.is_dir():
         return of(Reader(path))
     if path.suffix not in (".yaml", ".yml") or not path.exists():
@@ -63,9 +70,9 @@ def resolve(path: Path | None, scale: float | None = None) -> Target:
     if scale is not None:
         job = scaled(job, scale)
     store = Path(job.execution.store)
-    if not store.is_dir():
+    if missing(store):
         raise UserError(
-            f"job '{job.name}' has no store yet: there is no directory {store.absolute()}. Run the job first "
+            f"job '{job.name}' has no store yet: there is nothing at {job.execution.store}. Run the job first "
             f"(evictbench run {path}), from the directory that its execution.store is relative to."
         )
     reader = Reader(store)
@@ -77,7 +84,9 @@ def resolve(path: Path | None, scale: float | None = None) -> Target:
         )
     resolved = job.resolved()
     # The file as it is now, not as it was submitted: analysis keys may change without running anything again.
-    return Target(reader, job.name, dict(resolved["analysis"]), str(resolved["protocol"]))
+    return Target(
+        reader, job.name, dict(resolved["analysis"]), str(resolved["protocol"]), dict(resolved["samples"] or {})
+    )
 
 
 def of(reader: Reader, campaign: str | None = None) -> Target:
@@ -94,7 +103,16 @@ def of(reader: Reader, campaign: str | None = None) -> Target:
         if all(section.get(key) == value for section in sections)
     }
     protocols = {str(entry.get("protocol", "ours")) for entry in resolved}
-    return Target(reader, campaign, common, protocols.pop() if len(protocols) == 1 else "ours")
+    samples = [dict(entry.get("samples") or {}) for entry in resolved]
+    alike = samples[0] if samples and all(entry == samples[0] for entry in samples) else {}
+    return Target(reader, campaign, common, protocols.pop() if len(protocols) == 1 else "ours", alike)
+
+
+def _stopping(samples: Mapping[str, Any]) -> Stopping | None:
+    """How a job's samples may end early; None where their number is fixed."""
+    if samples.get("until_width") is None:
+        return None
+    return Stopping(int(samples["max"]), float(samples["until_width"]))
 
 
 def selection(campaign: str | None, only: Sequence[str]) -> Selection:

@@ -17,6 +17,9 @@ from itertools import pairwise
 import numpy as np
 from scipy import optimize, stats
 
+from orchestrator.stats.paired import Paired
+from orchestrator.stats.verdict import OURS, deciding_kind, interval
+
 # Points of the density between two boundaries; halving the grid moves no level by 1e-5.
 _POINTS = 801
 # Where the first looks have next to nothing to spend, the boundary lies out here.
@@ -51,6 +54,27 @@ def schedule(looks: Sequence[int], samples: int, alpha: float = 0.05) -> tuple[L
     if not declared or declared[-1] < samples:
         declared += (samples,)
     return _schedule(declared, alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """A design that ends at the first look where every interval is narrow: `most` samples per problem at the latest,
+    `width` in points. It never looks at signs, so what stands at its end is judged as if planned that way."""
+
+    most: int
+    width: float
+
+
+def between(least: int, most: int, declared: Sequence[int] = ()) -> tuple[int, ...]:
+    """Looks of a design that may end early: those declared in [least, most), else least doubled; most is the last."""
+    looks = [look for look in declared if least <= look < most]
+    return (*(looks or [look for k in range(32) if (look := least * 2**k) < most]), most)
+
+
+def width(paired: Paired) -> float:
+    """Width in points of the 95 % interval that decides; infinite where there is none yet."""
+    low, high = interval(paired, deciding_kind(paired, OURS), 1 - OURS.alpha)
+    return math.inf if math.isnan(low) else 100 * (high - low)
 
 
 def reached(plan: Sequence[Look], samples: int) -> tuple[Look, ...]:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import adaptive
+from orchestrator import adaptive, target
+from orchestrator.analysis import differences_table
 from orchestrator.campaign import plan_rows
 from orchestrator.chunks import ChunkId, blocks_for
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
 from orchestrator.spec import JobSpec
+from orchestrator.stats.sequential import schedule
+from orchestrator.store.reader import Reader
 from orchestrator.store.tests.stores import commit_block
 from orchestrator.store.writer import Store
 from orchestrator.tests.machines import Machine, job_text
@@ -25,7 +28,7 @@ def planned(samples: str = "{min: 1, max: 8, until_width: 20}", more: str = "") 
 
 def commit(store: Store, plan: Plan, words: list[list[str]], first: int = 0) -> None:
     """words[arm][sample]: outcomes of all problems, from sample `first` on."""
-    store.campaign(plan.job.name).submit("", {"name": plan.job.name}, {}, plan_rows(plan))
+    store.campaign(plan.job.name).submit("", plan.job.resolved(), {}, plan_rows(plan))
     for cell, samples in zip(plan.cells, words, strict=True):
         for sample, word in enumerate(samples, first):
             for block in range(blocks_for(len(word))):
@@ -82,6 +85,30 @@ def test_the_decision_counts_only_samples_of_its_look(tmp_path: Path) -> None:
     wide = adaptive.decided(plan, tmp_path)
     assert {cell.samples_max for cell in wide.cells} == {4}
     assert wide.missing(store.committed(cell.cell_id for cell in wide.cells))[0].sample == 2
+
+
+def levels(plan: Plan, store: Path) -> set[tuple[int, int, float]]:
+    """Look, looks and level of every comparison of the job, as reports show them."""
+    reader = Reader(store)
+    table = differences_table(reader, target.of(reader, plan.job.name).question())
+    return {(int(row["look"]), int(row["looks"]), round(float(row["alpha"]), 6)) for _, row in table.iterrows()}
+
+
+def test_what_a_job_that_goes_on_shows_is_tested_as_a_look_and_its_end_at_the_full_level(tmp_path: Path) -> None:
+    plan = planned()
+    first = adaptive.decided(plan, tmp_path / "none")
+    early = round(schedule((1, 2, 4, 8), 8)[0].alpha, 6)
+    narrow, wide = tmp_path / "narrow", tmp_path / "wide"
+    commit(Store.open(narrow), first, [["1" * 16], ["1" * 16], ["1" * 16]])
+    assert levels(plan, narrow) == {(1, 1, 0.05)}
+    commit(Store.open(wide), first, [["1" * 16], ["10" * 8], ["1" * 16]])
+    assert levels(plan, wide) == {(1, 4, early)}, "before the driver has asked for more"
+    store = Store.open(wide)
+    store.campaign(plan.job.name).replan(plan_rows(adaptive.decided(plan, wide)))
+    assert levels(plan, wide) == {(1, 4, early)}, "while the second look is made"
+    commit(store, adaptive.decided(plan, wide), [["1" * 16]] * 3, first=1)
+    after = adaptive.decided(plan, wide)
+    assert {cell.samples_max for cell in after.cells} == {4}
 
 
 @pytest.mark.parametrize("samples", ["{min: 1, max: 8}", "{min: 8, max: 1, until_width: 2}"])
