@@ -13,10 +13,10 @@ from orchestrator.store.reader import Reader
 @click.command("compact")
 @click.argument("store", type=click.Path(path_type=Path), default=Path("store"))
 def command(store: Path) -> None:
-    """Write one copy per cell of STORE (default ./store) below compact/, which the dashboard and reports read first.
+    """Write a copy of what dashboard and reports need of STORE (default ./store) below compact/; they read it first.
 
-    The copies hold no texts and may be deleted at any time. Workers may append meanwhile: what a copy lacks is read
-    from the chunks. Run it again after a job; only cells that changed are copied.
+    The copy holds no texts and may be deleted at any time. Workers may append meanwhile: what the copy lacks is read
+    from the chunks. Run it again after a job.
     """
     reader = Reader(store)
     try:

@@ -7,8 +7,9 @@ small table of its own, and what few views need (texts, seeds, checksums, histog
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -40,7 +41,7 @@ ROW_COLUMNS = (
 GRADER_COLUMNS = ("grader", "judge", "grader_version")
 GRADE_COLUMNS = ("verdict", "lenient", "graded_at")
 
-# What a compacted cell holds: everything above, and the histograms summed by chunk in a file of their own.
+# What is read of every file, beside the histograms, which are summed by chunk.
 GENERATION_FIELDS = (*CELL_COLUMNS, *ORIGIN_COLUMNS, *ROW_COLUMNS)
 GRADE_FIELDS = ("cell_id", "problem_id", "sample", *GRADER_COLUMNS, *GRADE_COLUMNS)
 
@@ -56,6 +57,8 @@ _SQL_TYPES = {
 }
 SUMS = ", ".join(f"coalesce(sum(age_histogram[{place + 1}]), 0)::BIGINT" for place in range(AGE_BINS))
 
+_TABLES = ("cells", "origins", "graders", "generations", "grades", "ages")
+
 Chunk = tuple[int, int]
 
 
@@ -63,15 +66,12 @@ Chunk = tuple[int, int]
 class Change:
     """What happened to one folder.
 
-    files    new chunk files; gone: (sample, block) of chunks that are no longer there
-    compact  files that hold whole folders instead of chunks; ages: the histograms that belong to them
+    files  new chunk files; gone: (sample, block) of chunks that are no longer there
     """
 
     folder: Folder
     files: Sequence[Path] = ()
     gone: Sequence[Chunk] = ()
-    compact: Sequence[Path] = field(default=())
-    ages: Sequence[Path] = field(default=())
 
 
 class Index:
@@ -107,6 +107,36 @@ class Index:
             parameters["folder"] = folder.grader
         return set(self._connection.cursor().execute(query, parameters).fetchall()) if cell is not None else set()
 
+    def save(self, path: Path, folders: pa.Table) -> None:
+        """Copy all tables, and one of the folders that are in them, into a new DuckDB file. Raises duckdb.Error."""
+        with self._lock:
+            cursor = self._connection.cursor()
+            cursor.execute(f"ATTACH '{_quoted(str(path))}' AS copy")
+            try:
+                cursor.register("folders", folders)
+                cursor.register("numbers", self._numbering())
+                for name in (*_TABLES, "folders", "numbers"):
+                    cursor.execute(f"CREATE TABLE copy.{name} AS FROM {name}")
+                cursor.unregister("folders")
+                cursor.unregister("numbers")
+            finally:
+                cursor.execute("DETACH copy")
+
+    def load(self, path: Path) -> pa.Table:
+        """Fill an empty index from a file that save wrote; returns its folders. Raises duckdb.Error."""
+        with self._lock, _attached(self._connection.cursor(), path) as cursor:
+            for name in _TABLES:
+                cursor.execute(f"INSERT INTO {name} BY NAME FROM copy.{name}")
+            numbers = cursor.execute("SELECT cell_id, cell FROM copy.numbers").fetchall()
+            self._numbers = {str(cell_id): int(cell) for cell_id, cell in numbers}
+            return cursor.sql("FROM copy.folders").to_arrow_table()
+
+    @staticmethod
+    def folders(path: Path) -> pa.Table:
+        """The folders of a file that save wrote. Raises duckdb.Error."""
+        with duckdb.connect(":memory:") as connection, _attached(connection, path) as cursor:
+            return cursor.sql("FROM copy.folders").to_arrow_table()
+
     def apply(self, changes: Sequence[Change]) -> None:
         """Take in changes of a few cells at once: all of them or, on duckdb.Error, none.
 
@@ -119,7 +149,7 @@ class Index:
             # Files first and outside the transaction, since a file that cannot be read would end it.
             mine = [change for change in changes if not change.folder.grader]
             _read(cursor, "incoming", GENERATIONS, (*GENERATION_FIELDS, "age_histogram"), mine)
-            _read_ages(cursor, [path for change in mine for path in change.ages])
+            cursor.execute(_INCOMING_AGES)
             folders = sorted({change.folder.grader for change in changes if change.folder.grader})
             for place, folder in enumerate(folders):
                 graded = [change for change in changes if change.folder.grader == folder]
@@ -134,8 +164,7 @@ class Index:
 
     def _merge(self, cursor: duckdb.DuckDBPyConnection, changes: Sequence[Change], folders: Sequence[str]) -> None:
         touched = sorted({self._numbers[change.folder.cell_id] for change in changes})
-        names = pa.table({"cell_id": list(self._numbers), "cell": pa.array(self._numbers.values(), pa.int32())})
-        cursor.register("names", names)
+        cursor.register("names", self._numbering())
         for change in changes:
             self._forget(cursor, change)
         origins, row = ", ".join(ORIGIN_COLUMNS), ", ".join(f"i.{name}" for name in ROW_COLUMNS)
@@ -159,6 +188,9 @@ class Index:
             "INSERT INTO ages SELECT cell, sample, block, kept FROM incoming_ages JOIN names USING (cell_id)"
         )
         cursor.unregister("names")
+
+    def _numbering(self) -> pa.Table:
+        return pa.table({"cell_id": list(self._numbers), "cell": pa.array(self._numbers.values(), pa.int32())})
 
     def _insert_grades(self, cursor: duckdb.DuckDBPyConnection, source: str, folder: str) -> None:
         columns = ", ".join(GRADER_COLUMNS)
@@ -195,6 +227,10 @@ class Index:
         cursor.unregister("gone")
 
 
+_INCOMING_AGES = f"""
+    CREATE OR REPLACE TEMP TABLE incoming_ages AS SELECT cell_id, sample, problem_index // {BLOCK} AS block,
+    [{SUMS}] AS kept FROM incoming WHERE age_histogram IS NOT NULL GROUP BY ALL
+"""
 _NEW_NAMES = """
     INSERT INTO {table} SELECT (SELECT count(*) FROM {table}) + row_number() OVER () - 1, * FROM
     (SELECT DISTINCT {columns} FROM {source} EXCEPT SELECT {columns} FROM {table})
@@ -217,18 +253,13 @@ _UPDATE = """
 def _read(
     cursor: duckdb.DuckDBPyConnection, target: str, schema: pa.Schema, fields: Sequence[str], changes: Sequence[Change]
 ) -> None:
-    """Fill a temporary table with some columns of chunk files and of compacted ones."""
-    # A compacted file holds many chunks and says which; a chunk's file name does.
+    """Fill a temporary table with some columns of chunk files; grades say by their file name which block they are."""
     grades = schema is GRADES
     number = ", regexp_extract(filename, 'b(\\d+)\\.parquet$', 1)::INTEGER AS block" if grades else ""
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE {target} ({_declared(fields, schema)}{', block INTEGER' if grades else ''})"
     )
     chunks = [str(path) for change in changes for path in change.files]
-    copies = [str(path) for change in changes for path in change.compact]
-    if copies:
-        source = "SELECT * FROM read_parquet($files)"
-        cursor.execute(f"INSERT INTO {target} BY NAME {source}", {"files": copies})
     if not chunks:
         return
     named, listed = ", ".join(fields), ", ".join(f"'{name}'" for name in fields)
@@ -239,17 +270,6 @@ def _read(
         # Older files lack nullable columns; reading them by name takes half as long again.
         columns = f"COLUMNS(lambda name: name IN ({listed}))"
         cursor.execute(insert.format(columns, ", union_by_name = true"), {"files": chunks})
-
-
-def _read_ages(cursor: duckdb.DuckDBPyConnection, copies: Sequence[Path]) -> None:
-    """Histograms summed by chunk: of the rows in `incoming`, and of compacted folders."""
-    cursor.execute(
-        f"CREATE OR REPLACE TEMP TABLE incoming_ages AS SELECT cell_id, sample, problem_index // {BLOCK} AS block, "
-        f"[{SUMS}] AS kept FROM incoming WHERE age_histogram IS NOT NULL GROUP BY ALL"
-    )
-    if copies:
-        query = "INSERT INTO incoming_ages SELECT cell_id, sample, block, kept FROM read_parquet($files)"
-        cursor.execute(query, {"files": [str(path) for path in copies]})
 
 
 def _declared(names: Sequence[str], schema: pa.Schema | None = None) -> str:
@@ -264,6 +284,16 @@ def nothing(schema: pa.Schema) -> str:
     """A relation of no rows with all columns of a table."""
     columns = ", ".join(f"NULL::{_SQL_TYPES[field.type]} AS {field.name}" for field in schema)
     return f"SELECT {columns} WHERE false"
+
+
+@contextmanager
+def _attached(cursor: duckdb.DuckDBPyConnection, path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A copy under the name `copy`, for reading."""
+    cursor.execute(f"ATTACH '{_quoted(str(path))}' AS copy (READ_ONLY)")
+    try:
+        yield cursor
+    finally:
+        cursor.execute("DETACH copy")
 
 
 def _quoted(text: str) -> str:

@@ -24,7 +24,7 @@ from orchestrator.errors import UserError, closest
 from orchestrator.store import compact, listing
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.index import CELL_COLUMNS as CELL_COLUMNS
-from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, Index, nothing
+from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, nothing
 from orchestrator.store.listing import Folder
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, SCHEMA_VERSION
@@ -55,7 +55,6 @@ _MEMORY = {
 }
 # Files read in one go: bounds what a first look at a store without compaction holds at once.
 _FILES_AT_ONCE = 4096
-_COPIES_AT_ONCE = 48
 
 _TABLES = {"generations": GENERATIONS, "grades": GRADES}
 
@@ -99,18 +98,16 @@ class Reader:
         """Raises UserError for a missing store and for another schema version."""
         self.paths = StorePaths(Path(path))
         check_version(self.paths)
-        self.index = Index()
         self._lock = threading.Lock()
-        self._seen: dict[Folder, int] = {}
         self._unsettled: set[Folder] = set()
         self._skipped: dict[Path, tuple[Skipped, Folder, tuple[int, int]]] = {}
-        self._adopt(listing.folders(self.paths))
+        self.index, self._seen = compact.load(self.paths)
         self.refresh()
 
     def refresh(self) -> str:
         """Read files committed since the last call, forget deleted ones; returns the new generation key."""
         with self._lock:
-            found = listing.folders(self.paths)
+                found = listing.folders(self.paths)
             mended = {folder for path, (_, folder, stamp) in self._skipped.items() if listing.stamp(path) != stamp}
             again = {folder for folder, time in found.items() if self._seen.get(folder) != time}
             vanished = self._seen.keys() - found.keys()
@@ -224,29 +221,19 @@ class Reader:
         return _frame(self.index.table(query, parameters))
 
     def compact(self) -> int:
-        """Write copies of all folders that have settled and have none up to date; returns how many. Raises OSError."""
-        bad = {folder for _, folder, _ in self._skipped.values()}
-        todo = [(f, t) for f, t in self._seen.items() if f not in bad and compact.wanted(self.paths, f, t)]
-        for folder, modified in todo:
-            compact.write(self.paths, self.index, folder, modified)
-        return len(todo)
+        """Copy what is in memory for the next reader; returns how many folders that have settled are new in the copy.
 
-    def _adopt(self, found: dict[Folder, int]) -> None:
-        """Take in compacted copies; what they lack is found by the first refresh."""
-        copies = {folder: copy for folder in found if (copy := compact.find(self.paths, folder)) is not None}
-        cells = sorted({folder.cell_id for folder in copies})
-        for start in range(0, len(cells), _COPIES_AT_ONCE):
-            group = set(cells[start : start + _COPIES_AT_ONCE])
-            mine = {folder: copy for folder, copy in copies.items() if folder.cell_id in group}
-            changes = [
-                Change(f, compact=[copy.rows], ages=[copy.ages] if copy.ages else []) for f, copy in mine.items()
-            ]
-            try:
-                self.index.apply(changes)
-            except duckdb.Error:
-                # a damaged copy is no loss: the chunks are there
-                continue
-            self._seen.update({folder: copy.modified for folder, copy in mine.items()})
+        Raises OSError.
+        """
+        with self._lock:
+            bad = {folder for _, folder, _ in self._skipped.values()}
+            sure = {f: t for f, t in self._seen.items() if f not in bad and listing.settled(t)}
+            old = compact.covered(self.paths)
+            new = sum(old.get(folder) != modified for folder, modified in sure.items())
+            if new:
+                times = {folder: sure.get(folder, compact.LIST_AGAIN) for folder in self._seen}
+                compact.write(self.paths, self.index, times)
+            return new
 
     def _change(self, folder: Folder) -> Change:
         listed, have = listing.chunks(folder), self.index.chunks(folder)

@@ -8,14 +8,14 @@ SYNTHETIC, so that nobody takes them for results.
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +24,8 @@ from orchestrator.cells import Cell, ModelRef, PolicyRef, SamplingRef, TaskRef, 
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.errors import UserError
 from orchestrator.store import compact, listing
-from orchestrator.store.index import GENERATION_FIELDS, GRADE_FIELDS, SUMS
+from orchestrator.store.index import Change, Index
+from orchestrator.store.listing import Folder
 from orchestrator.store.paths import GraderKey
 from orchestrator.store.rows import comparison_id, plan_row
 from orchestrator.store.schema import GENERATIONS, GRADES
@@ -225,30 +226,20 @@ def write(store: Store, arm: Arm, text_bytes: int) -> int:
     return n
 
 
-def write_copies(store: Store, arm: Arm) -> None:
-    """The compacted copies of an arm that `evictbench compact` would make, without reading a thousand files for it."""
+def take_in(index: Index, folders: Collection[Folder], arm: Arm) -> None:
+    """Put an arm into the index as the reader would, from a few files instead of its thousand chunks."""
     varying, constant = columns(arm, 0), constants(arm)
     n = arm.problems * arm.samples
-    rows = table(GENERATIONS, varying, constant, n)
-    modified = listing.folders(store.paths)
-    for folder in (f for f in modified if f.cell_id == arm.cell.cell_id):
-        if folder.grader:
-            block = pa.array(varying["problem_index"].to_numpy() // BLOCK, pa.int32())
-            copy = table(GRADES, varying, constant, n).select(GRADE_FIELDS).append_column("block", block)
-        else:
-            copy = rows.select(GENERATION_FIELDS)
-        compact.write_copy(store.paths, folder, copy, ages(rows), modified[folder])
-
-
-def ages(rows: pa.Table) -> pa.Table:
-    """Histograms summed by chunk, as in the index."""
-    block = pa.array(rows["problem_index"].to_numpy() // BLOCK, pa.int32())
-    keys = rows.select(["cell_id", "sample"]).append_column("block", block)
-    with duckdb.connect() as connection:
-        connection.register("rows", keys.append_column("age_histogram", rows["age_histogram"]))
-        return connection.sql(
-            f"SELECT cell_id, sample, block, [{SUMS}] AS kept FROM rows WHERE age_histogram IS NOT NULL GROUP BY ALL"
-        ).to_arrow_table()
+    generations, grades = (table(schema, varying, constant, n) for schema in (GENERATIONS, GRADES))
+    block = varying["problem_index"].to_numpy() // BLOCK
+    with tempfile.TemporaryDirectory() as name:
+        rows = Path(name) / "rows.parquet"
+        pq.write_table(generations, rows)
+        graded = [Path(name) / f"b{number}.parquet" for number in range(int(block.max()) + 1)]
+        for number, path in enumerate(graded):
+            pq.write_table(grades.filter(pa.array(block == number)), path)
+        mine = [folder for folder in folders if folder.cell_id == arm.cell.cell_id]
+        index.apply([Change(folder, graded if folder.grader else [rows]) for folder in mine])
 
 
 def write_file(rows: pa.Table, path: Path) -> None:
@@ -261,7 +252,7 @@ def write_file(rows: pa.Table, path: Path) -> None:
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--rows", default=FULL_ROWS, show_default=True, help="About so many generations; scales the samples.")
-@click.option("--compacted/--chunks-only", default=True, show_default=True, help="Write the compacted copies too.")
+@click.option("--compacted/--chunks-only", default=True, show_default=True, help="Write the compacted copy too.")
 @click.option("--text-bytes", default=400, show_default=True, help="Bytes of each text; 40000 is a long trace.")
 def main(out: Path, rows: int, compacted: bool, text_bytes: int) -> None:
     """Make a store of invented rows at OUT."""
@@ -276,8 +267,10 @@ def main(out: Path, rows: int, compacted: bool, text_bytes: int) -> None:
     store.campaign("synthetic").submit("name: synthetic\n", {"name": "synthetic"}, {}, plan)
     made = sum(write(store, arm, text_bytes) for arm in grid)
     if compacted:
+        index, folders = Index(), listing.folders(store.paths)
         for arm in grid:
-            write_copies(store, arm)
+            take_in(index, folders, arm)
+        compact.write(store.paths, index, folders)
     click.echo(f"{out}: {made:,} rows in {len(grid)} cells, {time.monotonic() - started:.0f} s")
 
 

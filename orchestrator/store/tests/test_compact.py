@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from orchestrator.chunks import ChunkId
 from orchestrator.commands import compact as compact_command
-from orchestrator.store import aggregates, listing
+from orchestrator.store import aggregates, compact, listing
 from orchestrator.store.reader import SCALARS, Reader
 from orchestrator.store.tests.stores import Arm, build_store, commit_block
 from orchestrator.store.writer import Store
@@ -73,12 +73,34 @@ def test_a_store_that_grew_or_shrank_since_is_read_as_it_is(store: Store) -> Non
     assert rows["verdict"].notna().all()
 
 
-def test_a_damaged_copy_costs_nothing_but_time(store: Store) -> None:
+@pytest.mark.parametrize("keep", [0, 60, 5000, -4096])
+def test_a_damaged_copy_costs_nothing_but_time(store: Store, keep: int) -> None:
     Reader(store.paths.root).compact()
-    for copy in (store.paths.root / "compact").rglob("*.parquet"):
-        data = copy.read_bytes()
-        copy.write_bytes(data[:60] + bytes(len(data) - 400) + data[-340:])
+    copy = compact.place(store.paths)
+    data = copy.read_bytes()
+    copy.write_bytes(data[:keep] + bytes(min(2000, len(data) - keep)) if keep >= 0 else data[:keep])
     assert len(Reader(store.paths.root).rows(["row_id"])) == 30
+
+
+def test_a_cell_that_was_deleted_since_is_gone(store: Store) -> None:
+    Reader(store.paths.root).compact()
+    for folder in listing.folders(store.paths):
+        if folder.cell_id == FULL.cell.cell_id:
+            shutil.rmtree(folder.path)
+    reader = Reader(store.paths.root)
+    assert reader.cells()["policy"].tolist() == ["random"]
+    assert reader.rows(["grader"])["grader"].notna().all()
+
+
+def test_a_copy_grows_with_its_store(store: Store) -> None:
+    Reader(store.paths.root).compact()
+    commit_block(store, RANDOM.cell, ChunkId(RANDOM.cell.cell_id, 1, 0), "11111111")
+    age(store)
+    assert Reader(store.paths.root).compact() > 0
+    before = answers(Reader(store.paths.root))
+    shutil.rmtree(store.paths.root / "compact")
+    for old, new in zip(before, answers(Reader(store.paths.root)), strict=True):
+        pd.testing.assert_frame_equal(old, new)
 
 
 def test_folders_that_just_changed_or_hold_bad_files_wait(tmp_path: Path) -> None:
