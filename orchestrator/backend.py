@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.grading import Graded, GradeWork
-from orchestrator.messages import Order, Report
+from orchestrator.messages import Order, Report, Seat
 from workers.api import EngineSpec
 
 ENGINES = "workers.engines:create"
@@ -41,19 +41,27 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker process is dead, for whatever reason, and its place is free."""
+    """A worker process is dead, for whatever reason, and its place is free.
+
+    unplaced  it never started: the place that it was meant for was not to be had in time
+    """
 
     worker: str
     reason: str
+    unplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node and its places: GPUs; one on a machine without, where engines follow one another."""
+    """A node and its places: GPUs; one on a machine without, where engines follow one another.
+
+    gpu  kind of its GPUs, empty where nothing tells; None on a machine without
+    """
 
     name: str
     units: int
     facts: Mapping[str, object] = field(default_factory=dict)
+    gpu: str | None = None
 
 
 class Backend(Protocol):
@@ -62,8 +70,8 @@ class Backend(Protocol):
     def machines(self) -> Sequence[Machine]:
         """Nodes that are up now."""
 
-    def start(self, launch: Launch, node: str) -> None:
-        """Start a worker on a node; failures come back as Lost."""
+    def start(self, launch: Launch, node: str, seats: Sequence[Seat] = ()) -> None:
+        """Start a worker on a node, with ranks on others where it has several seats; failures come back as Lost."""
 
     def send(self, worker: str, order: Order) -> None:
         """Queue an order; one for a dead worker is dropped."""
@@ -79,6 +87,9 @@ class Backend(Protocol):
 
     def stop(self, worker: str, hard: bool) -> None:
         """Ask a worker to end, or kill it with its children; Lost follows when it is dead."""
+
+    def set_aside(self, worker: str) -> None:
+        """Hear nothing more of a worker, but let its process keep what it was given until close."""
 
     def close(self) -> None:
         """Kill every worker that is left and release the backend; returns within about ten seconds."""

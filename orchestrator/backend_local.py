@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 
 from orchestrator.backend import EXIT_REASONS, Launch, Lost, Machine
 from orchestrator.grading import Graded, GradeWork, grade
-from orchestrator.messages import Order, Report
+from orchestrator.messages import Order, Report, Seat
 
 _CLOSE_SECONDS = 5.0
 
@@ -40,9 +42,9 @@ class LocalBackend:
 
     def machines(self) -> list[Machine]:
         """This one."""
-        return [Machine(platform.node(), self._places)]
+        return [Machine(platform.node(), self._places, gpu="" if shutil.which("nvidia-smi") else None)]
 
-    def start(self, launch: Launch, node: str) -> None:
+    def start(self, launch: Launch, node: str, seats: Sequence[Seat] = ()) -> None:
         """As Backend.start; the node is always this machine."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -101,6 +103,11 @@ class LocalBackend:
         else:
             with suppress(OSError):
                 child.connection.send(None)
+
+    def set_aside(self, worker: str) -> None:
+        """As Backend.set_aside; nothing is handed out here, so there is nothing to keep."""
+        if worker in self._children:
+            self._bury(worker)
 
     def close(self) -> None:
         """As Backend.close."""

@@ -57,6 +57,7 @@ class Options:
     scale          share of the job to try on the embedded model; None runs all of it
     metrics        host and port where Prometheus is answered
     limits         counts and deadlines of the scheduler
+    node_seconds   how long to wait for nodes that the job's engines need
     """
 
     stuck_seconds: float = 300.0
@@ -64,6 +65,7 @@ class Options:
     scale: float | None = None
     metrics: tuple[str, int] | None = None
     limits: Limits = field(default_factory=Limits)
+    node_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend],
         stuck_seconds=options.stuck_seconds,
         create=options.create,
         limits=options.limits,
+        node_seconds=options.node_seconds,
         gpu_hours=prepared.job.execution.hours(prepared.job.resources.gpu),
     )
     with signals(interrupt):

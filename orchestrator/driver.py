@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from orchestrator import failures
 from orchestrator.backend import ENGINES, Backend, Launch, Lost
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.environment import installation
+from orchestrator.fleet import gather, usable
 from orchestrator.grading import Graded, GradeQueue, grader_key
 from orchestrator.grid import Plan
 from orchestrator.ledger import Limits, State, Status
@@ -35,26 +36,25 @@ from orchestrator.messages import (
     Order,
     Pause,
     Planned,
-    Quarantine,
     Report,
     Reported,
     Resume,
     Retry,
+    SetAside,
     StartEngine,
     StopEngine,
     Tick,
     Withdraw,
     WorkerGone,
-    WorkerState,
 )
 from orchestrator.observers import Observer
 from orchestrator.progress import Rate, Snapshot, View
 from orchestrator.scheduler import step
 from orchestrator.snapshots import Counts, snapshot
 from orchestrator.store.campaign import Campaign, Control
-from orchestrator.store.rows import comparison_id
 from orchestrator.store.writer import Store
 from orchestrator.tasks.base import Problem, Task
+from orchestrator.work_list import work_list
 from workers.api import EngineSpec
 
 _POLL_SECONDS = 0.25
@@ -70,6 +70,7 @@ class Settings:
     threads    CPU threads of one engine; 0 leaves them to the engine
     create     as Launch.create
     gpu_hours  places x hours of engines after which the campaign drains; None is no limit
+    node_seconds  how long to wait at the start for nodes that the engines need
     """
 
     prefix: str
@@ -77,6 +78,7 @@ class Settings:
     stuck_seconds: float = 300.0
     create: str = ENGINES
     gpu_hours: float | None = None
+    node_seconds: float = 0.0
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -148,8 +150,13 @@ class Driver:
     def _run(self, interrupt: Interrupt) -> Outcome:
         done = self._store.committed(planned.cell_id for planned in self._plan.cells)
         self._grading.add(ungraded(self._store, self._plan, done))
+        missing = self._missing(done)
+        if missing:
+            engines = tuple(dict.fromkeys(planned.engine for planned in missing))
+            wanted, settings = self._plan.job.resources.gpu, self._settings
+            gather(self._backend, engines, wanted, settings.node_seconds, self._view.say, lambda: interrupt.count > 0)
         self._look_at_nodes()
-        self._tell(Added(self._planned(done), self._now()))
+        self._tell(Added(missing, self._now()))
         while True:
             while not self._state.finished and interrupt.count < 2:
                 self._turn(interrupt)
@@ -162,22 +169,10 @@ class Driver:
     def _now(self) -> float:
         return time.monotonic()
 
-    def _planned(self, done: set[ChunkId]) -> tuple[Planned, ...]:
-        plan = self._plan
-        arms = {planned.cell_id: arm for arm, planned in enumerate(plan.cells)}
-        groups = {planned.cell_id: comparison_id(planned.cell) for planned in plan.cells}
-        attempts: dict[ChunkId, int] = {}
-        for record in self._campaign.attempts():
-            chunk = ChunkId(record["cell_id"], record["sample"], record["block"])
-            attempts[chunk] = max(attempts.get(chunk, 0), record["attempt"])
-        found = []
-        for chunk in plan.missing(done):
-            cell = plan.cell(chunk.cell_id)
-            rows = min(BLOCK, cell.n_problems - chunk.block * BLOCK)
-            group, arm = groups[chunk.cell_id], arms[chunk.cell_id]
-            known = attempts.get(chunk, 0)
-            found.append(Planned(chunk, cell.engine, rows, cell.expected_tokens, group, arm, known))
-        return tuple(found)
+    def _missing(self, done: set[ChunkId]) -> tuple[Planned, ...]:
+        records = self._campaign.attempts()
+        numbers = ((ChunkId(r["cell_id"], r["sample"], r["block"]), r["attempt"]) for r in records)
+        return work_list(self._plan, done, numbers)
 
     def _turn(self, interrupt: Interrupt) -> None:
         for message in self._backend.poll(_POLL_SECONDS):
@@ -216,22 +211,10 @@ class Driver:
         if found:
             self._grading.add(found)
             self._tell(Found(found, self._now()))
-        self._tell(WorkerGone(lost.worker, self._last_words(lost), self._now()))
+        self._tell(WorkerGone(lost.worker, failures.last_words(self._campaign, lost), self._now(), lost.unplaced))
         self._reports.pop(lost.worker, None)
         with suppress(OSError):
             self._campaign.retire(lost.worker)
-
-    def _last_words(self, lost: Lost) -> str:
-        facts = next((facts for facts in self._campaign.live() if facts["engine_id"] == lost.worker), {})
-        if facts.get("state") == WorkerState.FAILED.value:
-            return str(facts["detail"])
-        if facts:
-            return lost.reason
-        # It ended before its first heartbeat: only its output can tell why.
-        log = self._campaign.log(lost.worker)
-        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-        said = [line.strip() for line in lines if line.strip()]
-        return f"{lost.reason}: {said[-1]}" if said else lost.reason
 
     def _look_around(self) -> None:
         self._look_at_nodes()
@@ -266,7 +249,7 @@ class Driver:
             return False
         self._plan = plan
         done = self._store.committed(planned.cell_id for planned in plan.cells)
-        self._tell(Added(self._planned(done), self._now()))
+        self._tell(Added(self._missing(done), self._now()))
         self._view.say(f"more samples where intervals are still wide: {self._state.books.rows[Status.PENDING]:,} rows")
         return True
 
@@ -280,7 +263,7 @@ class Driver:
             self._campaign.driver_beat(self._settings.name, {**facts, "updated_at": now})
 
     def _look_at_nodes(self) -> None:
-        up = {machine.name: machine for machine in self._backend.machines()}
+        up = {machine.name: machine for machine in usable(self._backend.machines(), self._plan.job.resources.gpu)}
         for name in self._state.books.nodes.keys() - up.keys():
             self._tell(NodeLost(name, self._now()))
         for name in up.keys() - self._state.books.nodes.keys():
@@ -298,12 +281,13 @@ class Driver:
             self._carry_out(action)
         for observer in self._observers:
             observer.saw(event, actions, self._state.books)
-        self._say_failures(actions)
+        for sentence in failures.sentences(actions):
+            self._view.say(sentence)
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case StartEngine(worker, node, engine):
-                self._backend.start(self._launch(worker, engine), node)
+            case StartEngine(worker, node, engine, seats):
+                self._backend.start(self._launch(worker, engine), node, seats)
             case Assign(worker, chunks):
                 assignments = (
                     Assignment(self._plan.cell(chunk.cell_id).cell, self._plan.build(chunk, attempt))
@@ -318,8 +302,8 @@ class Driver:
                 self._backend.stop(worker, hard)
             case Failed():
                 self._record(action)
-            case Quarantine(node, reason):
-                self._view.say(f"node {node} gets no more engines after two bad ends in a row: {reason}")
+            case SetAside(worker):
+                self._backend.set_aside(worker)
 
     def _launch(self, worker: str, engine: EngineSpec) -> Launch:
         settings, root = self._settings, self._store.paths.root.resolve()
@@ -346,13 +330,6 @@ class Driver:
         }
         with suppress(OSError):  # on a full disk the reason is still in the summary
             self._campaign.record_attempt(failed.chunk, failed.attempt, facts)
-
-    def _say_failures(self, actions: list[Action]) -> None:
-        """One line per reason, however many chunks it hit."""
-        failures = [action for action in actions if isinstance(action, Failed)]
-        for (reason, parked), hit in Counter((failed.reason, failed.parked) for failed in failures).items():
-            fate = "parked" if parked else "will be tried again"
-            self._view.say(f"{hit} chunk{'s' * (hit != 1)} {fate}: {reason}")
 
     def _locate(self, chunk: ChunkId) -> tuple[Task, tuple[Problem, ...]]:
         cell = self._plan.cell(chunk.cell_id).cell

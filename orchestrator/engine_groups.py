@@ -65,6 +65,7 @@ def _spec(job: JobSpec, tenants: Sequence[Tenant]) -> EngineSpec:
         needs=_union([tenant.arm.policy.needs for tenant in tenants]),
         tp=job.resources.tp,
         pp=job.resources.pp,
+        nodes=job.resources.nodes,
         max_num_seqs=section.max_num_seqs,
         block_size=section.block_size,
         pool_blocks=section.pool_blocks,

@@ -6,12 +6,12 @@ Every change of a chunk's status goes through `Books.move`, which keeps the tota
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from orchestrator.chunks import ChunkId
-from orchestrator.messages import Planned
+from orchestrator.messages import Planned, Seat
 from workers.api import EngineSpec
 
 Rank = tuple[float, str, int, int, int]
@@ -69,8 +69,13 @@ class Line:
 
     @property
     def units(self) -> int:
-        """Places that one engine takes on a node."""
-        return max(1, self.engine.tp * self.engine.pp)
+        """Places that one engine takes."""
+        return self.share * self.engine.nodes
+
+    @property
+    def share(self) -> int:
+        """Places that one engine takes on each of its nodes."""
+        return -(-self.engine.tp * self.engine.pp // self.engine.nodes)
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class WorkerEntry:
     node: str
     line: Line
     since: float
+    seats: tuple[Seat, ...] = ()
     phase: Phase = Phase.STARTING
     seen: float = 0.0
     seq: int = -1
@@ -101,22 +107,25 @@ class WorkerEntry:
 
 @dataclass(slots=True)
 class NodeEntry:
-    """One machine. strikes = lives of engines in a row that ended badly without a commit."""
+    """One machine. strikes = lives of engines in a row that ended badly without a commit; busy = starts by GPU that
+    found it held by another process."""
 
     units: int
     free: int
     strikes: int = 0
     quarantined: bool = False
+    busy: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class Books:
-    """All of it, with running totals."""
+    """All of it, with running totals. aside = why, for every GPU that is given to no engine."""
 
     chunks: dict[ChunkId, ChunkEntry] = field(default_factory=dict)
     lines: dict[EngineSpec, Line] = field(default_factory=dict)
     workers: dict[str, WorkerEntry] = field(default_factory=dict)
     nodes: dict[str, NodeEntry] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
     group_tokens: dict[str, float] = field(default_factory=dict)
     committed: int = 0
     parked: int = 0

@@ -83,6 +83,7 @@ class Report:
     unstarted  chunks held of which no row has started
     detail     what the engine is doing, or why it failed
     fatal      with state FAILED: starting this engine again cannot help
+    busy       with state FAILED: its GPUs that other processes hold, which is the engine's fault in no way
     """
 
     worker: str
@@ -97,6 +98,7 @@ class Report:
     counters: Counters = NOTHING
     detail: str = ""
     fatal: bool = False
+    busy: tuple[str, ...] = ()
     provenance: Provenance | None = None
 
 
@@ -161,11 +163,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Event: the process is dead and its place is free."""
+    """Event: the process is dead and its place is free. `unplaced`: it never had the place that it was started for."""
 
     worker: str
     reason: str
     now: float
+    unplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +210,21 @@ Event = Added | NodeUp | NodeLost | Reported | Found | WorkerGone | Tick | Drain
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """Places on one node that an engine takes."""
+
+    node: str
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartEngine:
-    """Action: start an engine worker on a node."""
+    """Action: start an engine worker on a node; `seats` has more than one entry where the engine spans nodes."""
 
     worker: str
     node: str
     engine: EngineSpec
+    seats: tuple[Seat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,4 +279,14 @@ class Quarantine:
     reason: str
 
 
-Action = StartEngine | Assign | Withdraw | AskDrain | StopEngine | Failed | Quarantine
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Action: keep a worker without an engine, so that nothing else is given its GPUs; it is forgotten otherwise."""
+
+    worker: str
+    node: str
+    gpus: tuple[str, ...]
+    reason: str
+
+
+Action = StartEngine | Assign | Withdraw | AskDrain | StopEngine | Failed | Quarantine | SetAside

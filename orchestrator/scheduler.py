@@ -7,7 +7,8 @@ What it promises, whatever the order of crashes, commits, duplicates and late me
 * three attempts without a commit park a chunk; the last attempt runs alone on an engine, so that a chunk that kills
   engines takes no other one down with it; chunks that a dead engine had not started are not blamed;
 * an engine that cannot start parks its own line of work and nothing else;
-* a node on which two engines in a row ended badly gets no more of them, unless it is the last place there is.
+* a node on which two engines in a row ended badly gets no more of them, unless it is the last place there is;
+* a GPU that another process holds is set aside at the second start that finds it so, and the line goes on elsewhere.
 
 The state owns mutable books for speed (100,000 chunks, 256 workers): `step` consumes the state it is given; go on with
 the one it returns. Late messages are recognised by worker, sequence and attempt numbers.
@@ -15,10 +16,8 @@ the one it returns. Late messages are recognised by worker, sequence and attempt
 
 from __future__ import annotations
 
-import math
-
 from orchestrator.chunks import ChunkId
-from orchestrator.ledger import Books, Line, NodeEntry, Phase, State, Status, WorkerEntry, settled
+from orchestrator.ledger import Line, NodeEntry, Phase, State, Status, WorkerEntry, settled
 from orchestrator.messages import (
     Action,
     Added,
@@ -37,6 +36,7 @@ from orchestrator.messages import (
     Reported,
     Resume,
     Retry,
+    SetAside,
     StartEngine,
     StopEngine,
     Tick,
@@ -45,7 +45,8 @@ from orchestrator.messages import (
     WorkerState,
     capacity,
 )
-from orchestrator.placement import free_node, needs_engine
+from orchestrator.placement import find_seats, needs_engine, other_node_left, why_nowhere
+from orchestrator.sharing import choose, steal
 
 
 def step(state: State, event: Event) -> tuple[State, list[Action]]:
@@ -106,7 +107,9 @@ def _hear(state: State, report: Report, now: float, actions: list[Action]) -> No
     worker.withdrawn &= worker.owned
     while len(worker.unacknowledged) > worker.assigned - report.accepted:
         worker.unacknowledged.popleft()
-    if report.state is WorkerState.FAILED:
+    if report.state is WorkerState.FAILED and report.busy:
+        _find_busy(state, worker, report, now, actions)
+    elif report.state is WorkerState.FAILED:
         _declare_dead(state, worker, report.detail, now, actions, fatal=report.fatal)
     elif report.state is WorkerState.READY:
         if worker.phase is Phase.STARTING:
@@ -117,69 +120,17 @@ def _hear(state: State, report: Report, now: float, actions: list[Action]) -> No
 def _feed(state: State, worker: WorkerEntry, now: float, actions: list[Action]) -> None:
     line = worker.line
     if state.hands_out:
-        chunks = _choose(state, worker)
+        chunks = choose(state, worker)
         if chunks:
             actions.append(Assign(worker.name, tuple(chunks)))
             return
         if line.pending_rows == 0 and worker.room > 0:
-            _steal(state, worker, actions)
+            steal(state, worker, actions)
     elif not worker.owned:
         _stop(worker, now, actions, hard=False, reason="paused" if state.drain_deadline is None else "drained")
         return
     if not worker.owned and (line.unsettled == 0 or _wanted_elsewhere(state, line)):
         _stop(worker, now, actions, hard=False, reason="nothing left for this engine")
-
-
-def _choose(state: State, worker: WorkerEntry) -> list[tuple[ChunkId, int]]:
-    """Chunks to hand to a worker now, each with its attempt number; marks them as owned."""
-    books, line = state.books, worker.line
-    chosen: list[tuple[ChunkId, int]] = []
-    worker.solo = worker.solo and bool(worker.owned)
-    room = min(worker.room, _fair_share(books, line) - _rows_held(worker))
-    while room > 0 and not worker.solo:
-        chunk = books.pop(line.waiting)
-        if chunk is None:
-            break
-        room -= _hand_over(state, chunk, worker, chosen)
-    if not worker.owned and worker.room > 0 and (chunk := books.pop(line.alone)) is not None:
-        worker.solo = True
-        _hand_over(state, chunk, worker, chosen)
-    return chosen
-
-
-def _hand_over(state: State, chunk: ChunkId, worker: WorkerEntry, chosen: list[tuple[ChunkId, int]]) -> int:
-    entry = state.books.chunks[chunk]
-    entry.attempt += 1
-    state.books.move(chunk, Status.OWNED, worker.name)
-    worker.assigned += 1
-    worker.unacknowledged.append(entry.plan.rows)
-    chosen.append((chunk, entry.attempt))
-    return entry.plan.rows
-
-
-def _rows_held(worker: WorkerEntry) -> int:
-    return capacity(worker.line.engine) - worker.room
-
-
-def _fair_share(books: Books, line: Line) -> int:
-    """Rows per worker when all that is left is spread evenly: without it the first engine takes the whole tail."""
-    if line.pending_rows >= len(line.workers) * capacity(line.engine):
-        return capacity(line.engine)
-    held = sum(_rows_held(w) for w in map(books.workers.__getitem__, line.workers) if w.phase is Phase.READY)
-    return math.ceil((line.pending_rows + held) / len(line.workers))
-
-
-def _steal(state: State, thief: WorkerEntry, actions: list[Action]) -> None:
-    """Ask the fullest engine of the line to give back half of what it has not started."""
-    books, line = state.books, thief.line
-    peers = [books.workers[name] for name in line.workers if name != thief.name]
-    loot = {w.name: sorted((w.unstarted & w.owned) - w.withdrawn, key=lambda c: books.chunks[c].rank) for w in peers}
-    victim = max(peers, key=lambda w: len(loot[w.name]), default=None)
-    if victim is None or not loot[victim.name] or _rows_held(victim) <= _fair_share(books, line):
-        return
-    chunks = tuple(loot[victim.name][len(loot[victim.name]) // 2 :])
-    victim.withdrawn.update(chunks)
-    actions.append(Withdraw(victim.name, chunks))
 
 
 def _wanted_elsewhere(state: State, line: Line) -> bool:
@@ -193,7 +144,8 @@ def _commit(state: State, chunk: ChunkId, worker: WorkerEntry | None = None) -> 
     if worker is not None:
         worker.commits += 1
         worker.line.empty_deaths = 0
-        state.books.nodes[worker.node].strikes = 0
+        for seat in worker.seats:
+            state.books.nodes[seat.node].strikes = 0
 
 
 def _release(state: State, chunk: ChunkId, cause: Cause, reason: str, actions: list[Action]) -> None:
@@ -219,10 +171,17 @@ def _stop(worker: WorkerEntry, now: float, actions: list[Action], *, hard: bool,
     actions.append(StopEngine(worker.name, hard, reason))
 
 
-def _end_badly(state: State, worker: WorkerEntry, reason: str, actions: list[Action], *, fatal: bool = False) -> None:
-    """A worker is dead or declared so: judge engine and node, give its chunks to others."""
+def _end_badly(
+    state: State,
+    worker: WorkerEntry,
+    reason: str,
+    actions: list[Action],
+    *,
+    fatal: bool = False,
+    unplaced: bool = False,
+) -> None:
+    """A worker is dead or declared so: judge engine and nodes, give its chunks to others."""
     line, started = worker.line, worker.owned - worker.unstarted
-    node = state.books.nodes.get(worker.node)
     never_ready = worker.phase is Phase.STARTING
     worker.phase = Phase.DEAD
     line.workers.discard(worker.name)
@@ -233,13 +192,39 @@ def _end_badly(state: State, worker: WorkerEntry, reason: str, actions: list[Act
     ready = any(state.books.workers[name].phase is Phase.READY for name in line.workers)
     if max(line.failed_starts, line.empty_deaths) >= state.limits.attempts and not ready:
         _close(state, line, reason, actions, worker.name)
-    if node is not None and worker.commits == 0 and not fatal:
-        node.strikes += 1
-        if node.strikes >= state.limits.strikes and not node.quarantined and _place_left(state, worker):
-            node.quarantined = True
-            actions.append(Quarantine(worker.node, reason))
+    if worker.commits == 0 and not fatal and not unplaced:
+        _strike(state, worker, reason, actions)
     for chunk in sorted(worker.owned, key=lambda c: state.books.chunks[c].rank):
         _release(state, chunk, Cause.RETRYABLE if chunk in started else Cause.RETURNED, reason, actions)
+
+
+def _strike(state: State, worker: WorkerEntry, reason: str, actions: list[Action]) -> None:
+    """Which of its nodes spoiled an engine is not known: each counts the strike."""
+    for seat in worker.seats:
+        node = state.books.nodes.get(seat.node)
+        if node is None:
+            continue
+        node.strikes += 1
+        if node.strikes >= state.limits.strikes and not node.quarantined:
+            node.quarantined = other_node_left(state, worker.line, seat.node)
+            if node.quarantined:
+                actions.append(Quarantine(seat.node, reason))
+
+
+def _find_busy(state: State, worker: WorkerEntry, report: Report, now: float, actions: list[Action]) -> None:
+    """GPUs of a starting engine are held by other processes: the engine did nothing wrong, the GPUs get a strike."""
+    node = state.books.nodes[worker.node]
+    node.busy.update(report.busy)
+    bad = tuple(gpu for gpu in report.busy if node.busy[gpu] >= state.limits.strikes)
+    if not bad:
+        _stop(worker, now, actions, hard=True, reason=report.detail)
+        return
+    # Whoever is started next would be given the same GPUs, so this process keeps them and its places are gone.
+    node.units -= worker.line.share
+    state.books.aside.update(dict.fromkeys(bad, report.detail))
+    worker.line.workers.discard(worker.name)
+    del state.books.workers[worker.name]
+    actions.append(SetAside(worker.name, worker.node, bad, report.detail))
 
 
 def _declare_dead(
@@ -248,12 +233,6 @@ def _declare_dead(
     _end_badly(state, worker, reason, actions, fatal=fatal)
     worker.since = now
     actions.append(StopEngine(worker.name, hard=True, reason=reason))
-
-
-def _place_left(state: State, worker: WorkerEntry) -> bool:
-    """True when another node could hold this worker's engine."""
-    nodes = state.books.nodes.items()
-    return any(n.units >= worker.line.units and not n.quarantined for name, n in nodes if name != worker.node)
 
 
 def _close(state: State, line: Line, reason: str, actions: list[Action], worker: str = "") -> None:
@@ -274,17 +253,19 @@ def _remove(state: State, event: WorkerGone, actions: list[Action]) -> None:
     if worker is None:
         return
     if worker.phase in (Phase.STARTING, Phase.READY):
-        _end_badly(state, worker, event.reason, actions)
+        _end_badly(state, worker, event.reason, actions, unplaced=event.unplaced)
     assert not worker.owned, f"{worker.name} is gone and still owns chunks"
     del state.books.workers[worker.name]
-    if worker.node in state.books.nodes:
-        state.books.nodes[worker.node].free += worker.line.units
+    for seat in worker.seats:
+        if seat.node in state.books.nodes:
+            state.books.nodes[seat.node].free += seat.places
 
 
 def _lose_node(state: State, event: NodeLost, actions: list[Action]) -> None:
     if state.books.nodes.pop(event.node, None) is None:
         return
-    for worker in [w for w in state.books.workers.values() if w.node == event.node]:
+    seated = [w for w in state.books.workers.values() if event.node in (seat.node for seat in w.seats)]
+    for worker in seated:
         _remove(state, WorkerGone(worker.name, f"node {event.node} was lost", event.now), actions)
 
 
@@ -353,28 +334,28 @@ def _place_engines(state: State, now: float, actions: list[Action]) -> None:
         return
     while lines := [line for line in open_lines if needs_engine(state, line)]:
         lines.sort(key=lambda line: -line.pending_tokens / (len(line.workers) + 1))
-        spot = next(((line, node) for line in lines if (node := free_node(state, line)) is not None), None)
+        spot = next(((line, seats) for line in lines if (seats := find_seats(state, line)) is not None), None)
         if spot is None:
             return
-        line, node = spot
+        line, seats = spot
         books.started += 1
         name = f"{state.prefix}{books.started:04d}"
-        books.nodes[node].free -= line.units
-        books.workers[name] = WorkerEntry(name, node, line, since=now, wants=capacity(line.engine))
+        for seat in seats:
+            books.nodes[seat.node].free -= seat.places
+        wants = capacity(line.engine)
+        books.workers[name] = WorkerEntry(name, seats[0].node, line, since=now, seats=seats, wants=wants)
         line.workers.add(name)
-        actions.append(StartEngine(name, node, line.engine))
+        actions.append(StartEngine(name, seats[0].node, line.engine, seats))
 
 
 def _close_impossible(state: State, lines: list[Line], actions: list[Action]) -> None:
     books = state.books
     if not books.nodes and not books.started:
         return
-    largest = max((node.units for node in books.nodes.values()), default=0)
     for line in lines:
         if line.closed:
             _close(state, line, line.closed, actions)
-        elif line.units > largest and not line.workers:
-            reason = f"no node left: needs {line.units} places on one node, the largest has {largest}"
+        elif not line.workers and (reason := why_nowhere(state, line)) is not None:
             _close(state, line, reason, actions)
 
 

@@ -24,6 +24,7 @@ def contradictions(job: JobSpec) -> Iterator[Mistake]:
     yield from _budgets(job)
     yield from _references(job)
     yield from _money(job)
+    yield from _spread(job)
     yield from _protocol(job)
 
 
@@ -89,6 +90,12 @@ def _money(job: JobSpec) -> Iterator[Mistake]:
         listed = ", ".join(rates) or "none"
         hint = f"Add execution.rates: {{{gpu}: price}}, or set resources.gpu to a kind that has one (rates: {listed})."
         yield ("execution", "budget", "dollars"), f"there is no price of a GPU-hour for resources.gpu '{gpu}'. {hint}"
+
+
+def _spread(job: JobSpec) -> Iterator[Mistake]:
+    tp, pp, nodes = job.resources.tp, job.resources.pp, job.resources.nodes
+    if tp * pp % nodes:
+        yield ("resources", "nodes"), f"{nodes} does not divide the {tp * pp} GPUs of an engine (tp x pp)."
 
 
 def _references(job: JobSpec) -> Iterator[Mistake]:

@@ -314,6 +314,8 @@ class ResourcesSpec(Section):
     """Tensor-parallel GPUs; must divide the model's KV heads."""
     pp: Positive = 1
     """Pipeline stages."""
+    nodes: Positive = 1
+    """Machines that one engine spans, tp x pp GPUs in equal parts; 1 keeps it inside one machine, which is faster."""
     gpu: str = "any"
     """GPU kind by node label, for example H200."""
 

@@ -25,6 +25,7 @@ from orchestrator.messages import NOTHING, Assignment, Cause, Order, Release, Re
 from orchestrator.store.rows import generation_row
 from workers.api import Engine, EngineSpec, Generation, Provenance
 from workers.errors import EngineError, Fatal
+from workers.gpus import GpuBusy
 
 EXIT_STUCK = 70
 """Exit status of a worker whose engine made no token for too long."""
@@ -52,7 +53,10 @@ class _Open:
 
 
 class WorkerLoop:
-    """One engine, from load to close. `beat` receives JSON-ready facts every two seconds and must not raise."""
+    """One engine, from load to close. `beat` receives JSON-ready facts every two seconds and must not raise.
+
+    gpus  physical ids of the GPUs that the engine was given, recorded with every row
+    """
 
     def __init__(
         self,
@@ -61,12 +65,15 @@ class WorkerLoop:
         store: ChunkStore,
         beat: Callable[[Mapping[str, Any]], None],
         stuck_seconds: float = 300.0,
+        gpus: tuple[str, ...] = (),
     ) -> None:
+        self._gpus = gpus
         self._name, self._spec, self._store, self._beat, self._stuck = name, spec, store, beat, stuck_seconds
         self._changed = threading.Condition()
         self._beat_now = threading.Event()
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._state, self._detail, self._fatal = WorkerState.LOADING, "loading model", False
+        self._busy: tuple[str, ...] = ()
         self._provenance: Provenance | None = None
         self._orders: deque[Order] = deque()
         self._open: dict[ChunkId, _Open] = {}
@@ -110,6 +117,7 @@ class WorkerLoop:
                 counters=self._counters,
                 detail=self._detail,
                 fatal=self._fatal,
+                busy=self._busy,
                 provenance=self._provenance,
             )
             self._committed, self._released, self._news = [], [], False
@@ -134,7 +142,7 @@ class WorkerLoop:
             engine = create(self._spec)
             started = engine.start()
             # Rows name the worker, as live files and logs do, and the code of the worker's machine.
-            extra = {"git_revision": git_revision(), **started.extra}
+            extra = {"git_revision": git_revision(), "gpus": self._gpus, **started.extra}
             provenance = replace(started, engine_id=self._name, extra=extra)
             with self._changed:
                 self._provenance, self._state, self._detail = provenance, WorkerState.READY, "running"
@@ -150,6 +158,7 @@ class WorkerLoop:
         except Exception as error:  # whatever an engine raises must reach the user, with its reason
             with self._changed:
                 self._state, self._fatal = WorkerState.FAILED, isinstance(error, Fatal)
+                self._busy = error.gpus if isinstance(error, GpuBusy) else ()
                 self._detail = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
                 self._tell()
         finally:
@@ -299,6 +308,7 @@ class WorkerLoop:
             "keep_ceiling": self._spec.keep_ceiling,
             "interval": self._spec.interval,
             "device": provenance.device if provenance is not None else "",
+            "gpus": list(self._gpus),
             "pid": os.getpid(),
             "running": counters.running,
             "waiting": counters.waiting,

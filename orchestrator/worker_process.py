@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import signal
 import sys
 import threading
@@ -20,14 +21,18 @@ from orchestrator.backend import Launch
 from orchestrator.environment import installation, mismatch
 from orchestrator.store.writer import Store
 from orchestrator.worker_loop import WorkerLoop
+from workers import gpus
 from workers.api import Engine, EngineSpec
 from workers.errors import Fatal
 
 REPORT_SECONDS = 0.5
 
 
-def open_worker(launch: Launch) -> WorkerLoop:
-    """Open the store, begin loading the engine, and return the loop. Raises UserError for an unusable store."""
+def open_worker(launch: Launch, given: tuple[str, ...]) -> WorkerLoop:
+    """Open the store, begin loading the engine, and return the loop. Raises UserError for an unusable store.
+
+    given  GPUs that this process may use, by index or id; empty on a machine without
+    """
     store = Store.open(launch.store, create=False)
     campaign = store.campaign(launch.campaign)
 
@@ -38,12 +43,14 @@ def open_worker(launch: Launch) -> WorkerLoop:
     def create(spec: EngineSpec) -> Engine:
         if (differs := mismatch(installation(), launch.installation)) is not None:
             raise Fatal(differs)
+        gpus.require_free(given, platform.node())
         # Imported by the loop's thread, so that what an engine's import raises is reported like any failed start.
         module, _, name = launch.create.partition(":")
         engine: Engine = getattr(importlib.import_module(module), name)(spec)
         return engine
 
-    loop = WorkerLoop(launch.worker, launch.spec, store, beat, launch.stuck_seconds)
+    physical = gpus.ids(given, gpus.here() if given else ())
+    loop = WorkerLoop(launch.worker, launch.spec, store, beat, launch.stuck_seconds, physical)
     loop.start(create)
     return loop
 
@@ -94,7 +101,7 @@ def main(descriptor: int) -> None:
     launch: Launch = connection.recv()
     set_threads(launch.threads)
     redirect_output(launch.log)
-    loop = open_worker(launch)
+    loop = open_worker(launch, gpus.given())
     threading.Thread(target=_listen, args=(connection, loop), name="orders", daemon=True).start()
     while True:
         try:

@@ -25,6 +25,7 @@ class EngineSpec:
                       positions and order, which every engine that evicts gives
     pool_blocks       KV blocks of the pool; None lets the engine decide from memory
     calibration       file of statistics for policies that need them (policies/calibration.py); empty for none
+    nodes             machines that one engine spans, in equal parts; above 1 its ranks run on Ray
     """
 
     kind: str
@@ -43,6 +44,7 @@ class EngineSpec:
     pool_blocks: int | None = None
     enforce_eager: bool = False
     calibration: str = ""
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

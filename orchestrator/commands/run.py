@@ -29,6 +29,13 @@ from orchestrator.backend_local import LocalBackend
     type=click.FloatRange(min=1),
     help="Seconds without a token after which an engine is taken for stuck and replaced.",
 )
+@click.option(
+    "--wait-for-nodes",
+    default=0.0,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="Wait for nodes that the engines need and the cluster does not have yet; without it, refuse at once.",
+)
 @click.option("--scale", type=float, help="Try it in small on the embedded model, as in 0.01.", metavar="SHARE")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Answer Prometheus here; without it, nowhere.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of --metrics-port.")
@@ -40,6 +47,7 @@ def command(  # noqa: PLR0913  one parameter per option
     store: Path | None,
     backend: str,
     stuck_after: float,
+    wait_for_nodes: float,
     scale: float | None,
     metrics_port: int | None,
     metrics_host: str,
@@ -58,5 +66,5 @@ def command(  # noqa: PLR0913  one parameter per option
         return LocalBackend() if backend == "local" else cluster.connect(address)
 
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    options = campaign.Options(stuck_seconds=stuck_after, scale=scale, metrics=metrics)
+    options = campaign.Options(stuck_seconds=stuck_after, scale=scale, metrics=metrics, node_seconds=wait_for_nodes)
     ctx.exit(campaign.run(job, Console(), connect, store, options))

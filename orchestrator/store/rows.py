@@ -151,6 +151,7 @@ def _provenance_columns(provenance: Provenance) -> dict[str, Any]:
         "engine_id": provenance.engine_id,
         "engine_kind": provenance.kind,
         "gpu": provenance.device,
+        "gpu_ids": ",".join(provenance.extra.get("gpus", ())) or None,
         "node": provenance.node,
         "runner": provenance.runner,
         "graph_mode": provenance.graph_mode,

@@ -105,6 +105,7 @@ GENERATIONS = _table(
     _required("engine_id", pa.string(), "engine process that made the row"),
     _required("engine_kind", pa.string(), "vllm, transformers or simulated; simulated rows are never results"),
     _required("gpu", pa.string(), "device of the engine"),
+    _optional("gpu_ids", pa.string(), "physical ids of the engine's GPUs, comma between; null on a machine without"),
     _required("node", pa.string(), "host of the engine"),
     _required("runner", pa.string(), "model runner of the engine"),
     _required("graph_mode", pa.string(), "CUDA graph mode, or eager"),

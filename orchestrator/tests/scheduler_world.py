@@ -21,6 +21,7 @@ from orchestrator.messages import (
     Release,
     Report,
     Reported,
+    SetAside,
     StartEngine,
     StopEngine,
     Tick,
@@ -94,7 +95,7 @@ class World:
             case StopEngine(worker):
                 self.processes[worker].alive = False
                 self.processes[worker].held.clear()
-            case Failed() | Quarantine():
+            case Failed() | Quarantine() | SetAside():
                 pass
 
     def give_back(self, process: Process, chunks: set[ChunkId]) -> None:

@@ -11,15 +11,18 @@ from orchestrator.messages import (
     Cause,
     Failed,
     Found,
+    NodeLost,
     Pause,
     Quarantine,
     Release,
     Report,
     Reported,
     Resume,
+    SetAside,
     StopEngine,
     Tick,
     Withdraw,
+    WorkerGone,
     WorkerState,
 )
 from orchestrator.tests.scheduler_world import LINES, planned, ready, started, world_with
@@ -231,3 +234,73 @@ def test_a_pause_finishes_what_has_started_frees_the_engine_and_goes_on_later() 
     world.run_out()
     assert world.state.books.committed == 6
     assert all(entry.failures == 0 for entry in world.state.books.chunks.values())
+
+
+def test_an_engine_that_spans_nodes_takes_all_its_seats_or_none_and_gives_all_back() -> None:
+    wide = replace(LINES[0], tp=2, pp=2, nodes=2)
+    world = world_with([planned("c", b, wide) for b in range(2)], nodes=3, units=2)
+    (start,) = started(world.log)
+    assert [seat.places for seat in start.seats] == [2, 2]
+    assert len({seat.node for seat in start.seats}) == 2
+    assert sorted(node.free for node in world.state.books.nodes.values()) == [0, 0, 2]
+    world.run_out()
+    assert [node.free for node in world.state.books.nodes.values()] == [2, 2, 2]
+
+
+def test_losing_any_node_of_an_engine_loses_the_engine() -> None:
+    wide = replace(LINES[0], tp=2, nodes=2)
+    world = world_with([planned("c", b, wide) for b in range(2)], nodes=2, units=1)
+    (start,) = started(world.log)
+    second = start.seats[1].node
+    world.processes[start.worker].alive = False
+    world.tell(NodeLost(second, 1.0))
+    assert start.worker not in world.state.books.workers
+    (left,) = world.state.books.nodes.values()
+    assert (left.free, left.units) == (1, 1)
+    world.run_out()
+    entry = world.state.books.chunks[ChunkId("c", 0, 0)]
+    assert (entry.status, entry.reason) == (
+        Status.PARKED,
+        "no nodes left: needs 2 nodes with 1 places each, 1 have them",
+    )
+
+
+def test_a_place_that_never_came_is_no_strike_and_parks_in_the_end() -> None:
+    world = world_with([planned("c", 0)], nodes=2)
+    for number in range(1, 4):
+        del world.processes[f"e{number:04d}"]
+        world.tell(WorkerGone(f"e{number:04d}", "no place within 300 s", 0.0, unplaced=True))
+    assert [node.strikes for node in world.state.books.nodes.values()] == [0, 0]
+    entry = world.state.books.chunks[ChunkId("c", 0, 0)]
+    assert (entry.status, entry.reason) == (Status.PARKED, "no place within 300 s")
+
+
+def busy(worker: str, *gpus: str) -> Reported:
+    return Reported(Report(worker, 1, WorkerState.FAILED, detail="GPU-7 is held by pid 42", busy=gpus), 0.0)
+
+
+def test_a_held_gpu_is_set_aside_at_its_second_strike_and_the_line_goes_on_with_the_others() -> None:
+    world = world_with([planned("c", b) for b in range(4)], units=2)
+    world.tell(busy("e0001", "GPU-7"))
+    assert not any(isinstance(action, SetAside) for action in world.log)
+    world.gone("e0001")
+    again = started(world.log)[-1].worker
+    world.tell(busy(again, "GPU-7"))
+    del world.processes[again]
+    assert SetAside(again, "n0", ("GPU-7",), "GPU-7 is held by pid 42") in world.log
+    (node,) = world.state.books.nodes.values()
+    assert (node.units, node.strikes) == (1, 0)
+    world.run_out()
+    assert {entry.status for entry in world.state.books.chunks.values()} == {Status.COMMITTED}
+    assert node.free == 1
+
+
+def test_when_every_gpu_is_set_aside_what_waits_is_parked_with_the_reason() -> None:
+    world = world_with([planned("c", 0)])
+    world.tell(busy("e0001", "GPU-7"))
+    world.gone("e0001")
+    world.tell(busy("e0002", "GPU-7"))
+    del world.processes["e0002"]
+    entry = world.state.books.chunks[ChunkId("c", 0, 0)]
+    assert (entry.status, world.state.finished) == (Status.PARKED, True)
+    assert entry.reason == ("no node left: needs 1 places on one node, the largest has 0; GPU-7 is held by pid 42")
