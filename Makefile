@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test test-slow lint imports format bench bench-policies bench-dashboard coverage aot lock clean oracles soak
+.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test test-slow lint imports format bench bench-policies bench-plugin bench-dashboard coverage adaptive aot lock clean oracles soak
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,11 +61,14 @@ format: $(READY)  ## apply ruff's formatting and safe fixes
 	$(BIN)/ruff check --fix
 
 bench: $(READY)  ## measure speed on this machine: every script of infra/bench
-	@set -e; for script in $(or $(filter-out %/coverage.py,$(wildcard infra/bench/*.py)),$(error infra/bench holds no script)); do \
-	  echo "== $$script"; $(BIN)/python "$$script"; done
+	@set -e; for script in $(or $(filter-out %/coverage.py %/adaptive.py,$(wildcard infra/bench/*.py)),$(error infra/bench holds no script)); do \
+	  echo "== $$script"; $(BIN)/python -m infra.bench.$$(basename $$script .py); done
 
 bench-policies: $(READY)  ## what an event of each policy costs here; table in docs/benchmarks.md
 	$(BIN)/python infra/bench/policy_cost.py --write
+
+bench-plugin: $(READY)  ## eviction tax in vLLM, and speed at equal memory, on an idle machine; table in docs/benchmarks.md
+	$(BIN)/python -m infra.bench.plugin --write
 
 oracles: $(READY)  ## every policy in vLLM against an independent reference; table in docs/oracles.md
 	$(BIN)/python infra/oracles.py
@@ -80,6 +83,9 @@ bench-dashboard: $(READY)  ## time every page on a store of a million invented r
 
 coverage: $(READY)  ## how often the intervals that decide hold, by simulation; table in docs/coverage.md
 	$(BIN)/python infra/bench/coverage.py
+
+adaptive: $(READY)  ## what verdicts of samples that stop early are worth, by simulation; table in docs/adaptive.md
+	$(BIN)/python infra/bench/adaptive.py
 
 faults: $(READY)  ## strike campaigns of real processes: SEEDS=0:100 storms, BACKEND=local or ray
 	$(BIN)/python -m infra.faults --seeds $(or $(SEEDS),0:100) --backend $(or $(BACKEND),local)
