@@ -286,14 +286,14 @@ def machine(device: str) -> str:
     return f"a CPU ({platform.machine()}, {cores}), torch {torch.__version__}"
 
 
-def write(lines: Sequence[str]) -> None:
+def write(lines: Sequence[str], marks: tuple[str, str] = MARKS, title: str = "Policies") -> None:
     """Replace the part of docs/benchmarks.md between the marks; append one where there is none."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else "# Benchmarks\n"
-    if MARKS[0] not in text:
-        text += f"\n## Policies\n\n{MARKS[0]}\n{MARKS[1]}\n"
-    before, rest = text.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text("\n".join([before + MARKS[0], *lines, MARKS[1] + after]), encoding="utf-8")
+    if marks[0] not in text:
+        text += f"\n## {title}\n\n{marks[0]}\n{marks[1]}\n"
+    before, rest = text.split(marks[0])
+    after = rest.split(marks[1])[1]
+    PAGE.write_text("\n".join([before + marks[0], *lines, marks[1] + after]), encoding="utf-8")
 
 
 def number(value: float) -> str:
