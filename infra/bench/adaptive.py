@@ -224,8 +224,9 @@ def page(lines: Sequence[Line]) -> str:
         "",
         "verdicts: share of arms called better or worse, with its Monte-Carlo standard error; nominal 5 % where "
         "nothing differs. 5 % at every look: the same without spending, the mistake. fixed at max: one test after "
-        "`max` samples. interval misses: the 95 % interval at the end leaves the true difference out, nominal 5 %. saved: "
-        "samples against `max`. Problems are drawn anew every time; solving rates are bimodal (Beta, a + b = 1).",
+        "`max` samples. interval misses: the 95 % interval at the end leaves the true difference out, nominal 5 %. "
+        "saved: samples against `max`. Problems are drawn anew every time; solving rates are bimodal (Beta, a + b = "
+        "1).",
         "",
     ]
     return "\n".join(text)
