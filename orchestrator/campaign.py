@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from orchestrator import adaptive
@@ -164,7 +163,7 @@ def run(
         _say(console, f"note: {note}")
     missing, to_grade = len(prepared.missing), len(prepared.ungraded)
     total = sum(cell.n_problems * cell.samples_max for cell in prepared.plan.cells)
-    root = prepared.store.paths.root
+    root = prepared.store.paths.name
     if not missing and not to_grade:
         _say(console, f"{prepared.job.name}: all {total:,} rows are in {root} and graded; nothing to run.")
         return 0
@@ -270,9 +269,8 @@ def _refuse_changed_tasks(plan: Plan, store: Store, committed: Iterable[ChunkId]
     for chunk in committed:
         ref = plan.cell(chunk.cell_id).cell.task
         if hasattr(plan.tasks[ref], "refuse_changes"):
-            table = pq.read_table(store.paths.generation(chunk), columns=["problem_index", "problem_id"])
-            found = zip(table["problem_index"].to_pylist(), table["problem_id"].to_pylist(), strict=True)
-            stored.setdefault(ref, {}).update(found)
+            rows = store.rows(chunk, ("problem_index", "problem_id"))
+            stored.setdefault(ref, {}).update((row["problem_index"], row["problem_id"]) for row in rows)
     for ref, problems in stored.items():
         plan.tasks[ref].refuse_changes(problems)  # type: ignore[attr-defined]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.errors import UserError, closest
 from orchestrator.spec import JobSpec
+from orchestrator.store import mirror
 from orchestrator.store.campaign import Campaign, Control
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.writer import check_version
@@ -29,7 +30,7 @@ def campaign(paths: StorePaths, name: str) -> Campaign:
     known = {found.campaign_id: found for found in campaigns(paths.root)}
     if name not in known:
         listed = ", ".join(known) or "none"
-        raise UserError(f"{paths.root} holds no campaign '{name}'; campaigns: {listed}.{closest(name, known)}")
+        raise UserError(f"{paths.name} holds no campaign '{name}'; campaigns: {listed}.{closest(name, known)}")
     return known[name]
 
 
@@ -37,6 +38,7 @@ def campaigns(store: Path) -> list[Campaign]:
     """Campaigns of a store, by name. Raises UserError when it is no store of ours."""
     paths = StorePaths(store)
     check_version(paths)
+    mirror.pull(paths.campaigns)
     names = sorted(path.name for path in paths.campaigns.iterdir()) if paths.campaigns.is_dir() else []
     return [Campaign(paths, name) for name in names]
 

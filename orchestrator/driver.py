@@ -129,7 +129,7 @@ class Driver:
         self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
         self._campaign: Campaign = store.campaign(plan.job.name)
         self._state = State(settings.limits, settings.prefix)
-        self._grading = GradeQueue(str(store.paths.root.resolve()), self._locate)
+        self._grading = GradeQueue(store.paths.place, self._locate)
         self._reports: dict[str, Report] = {}
         self._rate = Rate()
         self._failures = 0
@@ -205,9 +205,7 @@ class Driver:
     def _mourn(self, lost: Lost) -> None:
         """A process ended. What it committed without telling counts; what it said of its end is the better reason."""
         worker = self._state.books.workers.get(lost.worker)
-        found = tuple(
-            chunk for chunk in (worker.owned if worker else ()) if self._store.paths.generation(chunk).exists()
-        )
+        found = tuple(chunk for chunk in (worker.owned if worker else ()) if self._store.holds(chunk))
         if found:
             self._grading.add(found)
             self._tell(Found(found, self._now()))
@@ -306,11 +304,11 @@ class Driver:
                 self._backend.set_aside(worker)
 
     def _launch(self, worker: str, engine: EngineSpec) -> Launch:
-        settings, root = self._settings, self._store.paths.root.resolve()
+        settings = self._settings
         return Launch(
             worker=worker,
             spec=engine,
-            store=str(root),
+            store=self._store.paths.place,
             campaign=self._plan.job.name,
             log=str(self._campaign.log(worker).resolve()),
             threads=settings.threads,

@@ -22,6 +22,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def cache_dir() -> Path:
+    """Where copies of stores and converted checkpoints live: $XDG_CACHE_HOME/evictbench, or ~/.cache/evictbench."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evictbench"
+
+
 def environment() -> dict[str, Any]:
     """JSON-ready facts of this machine and installation; packages that are not installed are left out."""
     return {

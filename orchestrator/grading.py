@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from orchestrator.chunks import ChunkId
 from orchestrator.store.paths import NO_JUDGE, GraderKey
 from orchestrator.store.rows import grade_row
@@ -62,7 +60,7 @@ def _grade_chunk(store: Store, task: Task, chunk: ChunkId, problems: tuple[Probl
     by_id = {problem.problem_id: problem for problem in problems}
     key = grader_key(task)
     rows = []
-    for row in pq.read_table(store.paths.generation(chunk), columns=list(_COLUMNS)).to_pylist():
+    for row in store.rows(chunk, _COLUMNS):
         problem = by_id.get(row["problem_id"])
         rows.append(grade_row(row, key, _grade_row(task, problem, row), datetime.now(UTC)))
     store.commit_grades(key, chunk, rows)

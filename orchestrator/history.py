@@ -12,6 +12,7 @@ from orchestrator.chunks import ChunkId
 from orchestrator.grid import Plan
 from orchestrator.store.paths import StorePaths, chunk_files
 from orchestrator.store.reader import Reader
+from orchestrator.store.writer import missing
 
 _COLUMNS = ("cell_id", "model", "task", "n_output", "engine_id", "started_at", "finished_at", "engine_kind")
 
@@ -35,7 +36,7 @@ class History:
 
 def read(store: Path, plan: Plan) -> History:
     """History of a plan's cells and of others on the same models. Raises UserError for a directory that is no store."""
-    if not store.exists():
+    if missing(store):
         return History()
     refuse_changed_problems(store, plan)
     reader = Reader(store)

@@ -200,7 +200,7 @@ def drive(work: Regrade, backend: Backend, console: Console, interrupt: Interrup
         return batch.task, tuple(batch.problems[chunk.block * BLOCK : (chunk.block + 1) * BLOCK])
 
     # Twice the graders, so that none waits for the next poll.
-    queue = GradeQueue(str(work.store.paths.root.resolve()), locate, at_once=2 * backend.graders())
+    queue = GradeQueue(work.store.paths.place, locate, at_once=2 * backend.graders())
     queue.add(work.missing)
     meter = Meter(console, sum(len(locate(chunk)[1]) for chunk in work.missing))
     while queue.left:

@@ -72,7 +72,7 @@ def _facts(reader: Reader, selection: Selection, arms: pd.DataFrame) -> dict[str
     named = ["cell_id", "gpu", "finished_at", "git_revision", "grader", "judge", "grader_version", "grade_method"]
     rows = reader.rows(named, cells)
     return {
-        "store": str(reader.paths.root),
+        "store": reader.paths.name,
         "job": selection.campaign,
         "rows": len(rows),
         "planned_rows": int((arms["planned_problems"] * arms["planned_samples"]).sum()),

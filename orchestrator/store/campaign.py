@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.chunks import ChunkId
-from orchestrator.store import files
+from orchestrator.store import files, mirror
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.schema import PLAN
 
@@ -67,7 +67,7 @@ class Campaign:
     def spec(self) -> str | None:
         """Text of the job file as submitted last."""
         try:
-            return (self.directory / "spec.yaml").read_text(encoding="utf-8")
+            return mirror.fetch(self.directory / "spec.yaml").read_text(encoding="utf-8")
         except OSError:
             return None
 
@@ -82,7 +82,7 @@ class Campaign:
     def plan(self) -> pa.Table:
         """Planned cells, columns of PLAN; no rows when unknown."""
         try:
-            return pq.read_table(self.directory / "plan.parquet", schema=PLAN)
+            return pq.read_table(mirror.fetch(self.directory / "plan.parquet"), schema=PLAN)
         except (OSError, pa.ArrowException):
             return PLAN.empty_table()
 
@@ -101,7 +101,7 @@ class Campaign:
 
     def driver_ended(self, name: str) -> None:
         """Forget a driver."""
-        (self.directory / "drivers" / f"{name}.json").unlink(missing_ok=True)
+        files.remove(self.directory / "drivers" / f"{name}.json")
 
     def drivers(self) -> list[dict[str, Any]]:
         """Last heartbeat of every driver that has not said that it ended."""
@@ -125,7 +125,7 @@ class Campaign:
 
     def retire(self, engine_id: str) -> None:
         """Forget a stopped engine."""
-        (self.directory / "live" / f"{engine_id}.json").unlink(missing_ok=True)
+        files.remove(self.directory / "live" / f"{engine_id}.json")
 
     def live(self) -> list[dict[str, Any]]:
         """Last heartbeat of every engine that has not been retired."""
@@ -140,5 +140,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _values(directory: Path) -> list[dict[str, Any]]:
+    mirror.pull(directory)
     found = (files.read_json(path) for path in sorted(directory.glob("*.json")))
     return [value for value in found if isinstance(value, dict)]

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from orchestrator.store import mirror
+
 # A writer that needs longer than this for one file is dead.
 STALE_SECONDS = 24 * 3600
 
@@ -26,13 +28,17 @@ def create_if_absent(target: Path, write: Callable[[Path], None], temporary: Pat
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft(target, write, temporary)
     try:
+        if (bucket := _bucket(target)) is not None:
+            if won := bucket.create(target, draft):
+                draft.replace(target)
+            return won
         os.link(draft, target)
     except FileExistsError:
         # Over NFS a link can succeed although its reply was lost: then the draft has two names.
         if draft.stat().st_nlink != 2:
             return False
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     _sync_directory(target.parent)
     return True
 
@@ -41,8 +47,17 @@ def replace(target: Path, write: Callable[[Path], None], temporary: Path) -> Non
     """Like create_if_absent, but the newest writer wins: for state, never for rows. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft(target, write, temporary)
+    if (bucket := _bucket(target)) is not None:
+        bucket.replace(target, draft)
     draft.replace(target)
     _sync_directory(target.parent)
+
+
+def remove(target: Path) -> None:
+    """Delete a file; none is fine. Raises OSError."""
+    if (bucket := _bucket(target)) is not None:
+        bucket.remove(target)
+    target.unlink(missing_ok=True)
 
 
 def text_writer(text: str) -> Callable[[Path], None]:
@@ -67,7 +82,7 @@ def table_writer(table: pa.Table) -> Callable[[Path], None]:
 def read_json(path: Path) -> Any | None:
     """The file's value; None where it is missing or not JSON (a torn copy is the same as no file)."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(mirror.fetch(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
@@ -79,6 +94,11 @@ def sweep(temporary: Path) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < limit:
                 path.unlink()
+
+
+def _bucket(target: Path) -> mirror.Mirror | None:
+    found = mirror.of(target)
+    return found if found is not None and found.shared(target) else None
 
 
 def _draft(target: Path, write: Callable[[Path], None], temporary: Path) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.chunks import ChunkId
+from orchestrator.store import mirror
 
 _CHUNK = re.compile(r"s(\d{4,})-b(\d{5,})\.parquet")
 NO_JUDGE = "none"
@@ -32,9 +33,25 @@ class GraderKey:
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Paths below one store's root; creates nothing."""
+    """Paths below one store's root; creates nothing in a local store. The root of a bucket is that of its copy here."""
 
     root: Path
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a bucket whose copy has no place on this machine."""
+        object.__setattr__(self, "root", mirror.local(self.root))
+
+    @property
+    def place(self) -> str:
+        """How another process finds the store: its URL, or its absolute path."""
+        found = mirror.of(self.root)
+        return found.url if found is not None else str(self.root.resolve())
+
+    @property
+    def name(self) -> str:
+        """How its user calls the store: its URL, or its directory as given."""
+        found = mirror.of(self.root)
+        return found.url if found is not None else str(self.root)
 
     @property
     def marker(self) -> Path:
@@ -81,7 +98,16 @@ def parse_chunk(path: Path) -> ChunkId | None:
 
 
 def chunk_files(directory: Path, cell_ids: Iterable[str] | None = None) -> Iterator[tuple[ChunkId, Path]]:
-    """Committed chunk files below `directory`/<cell_id>/, by name; of all cells when cell_ids is None."""
+    """Committed chunk files below `directory`/<cell_id>/, by name; of all cells when cell_ids is None.
+
+    Of a store in a bucket the copy may lack a file that is named here: mirror.fetch brings it.
+    """
+    if (found := mirror.of(directory)) is not None:
+        wanted = None if cell_ids is None else set(cell_ids)
+        for path in found.names(directory):
+            if (chunk := parse_chunk(path)) is not None and (wanted is None or chunk.cell_id in wanted):
+                yield chunk, path
+        return
     for cell in _cell_directories(directory, cell_ids):
         try:
             entries = sorted(cell.iterdir())

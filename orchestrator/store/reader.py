@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.errors import UserError, closest
-from orchestrator.store import compact, listing
+from orchestrator.store import compact, listing, mirror
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.index import CELL_COLUMNS as CELL_COLUMNS
 from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, nothing
@@ -107,7 +107,8 @@ class Reader:
     def refresh(self) -> str:
         """Read files committed since the last call, forget deleted ones; returns the new generation key."""
         with self._lock:
-                found = listing.folders(self.paths)
+            mirror.pull(self.paths.root)
+            found = listing.folders(self.paths)
             mended = {folder for path, (_, folder, stamp) in self._skipped.items() if listing.stamp(path) != stamp}
             again = {folder for folder, time in found.items() if self._seen.get(folder) != time}
             vanished = self._seen.keys() - found.keys()

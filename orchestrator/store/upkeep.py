@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.chunks import ChunkId
-from orchestrator.store import files
+from orchestrator.store import files, mirror
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import StorePaths, chunk_files
 
@@ -32,8 +32,10 @@ def merge(source: StorePaths, target: StorePaths) -> Merged:
 
     A chunk that both hold stays the target's: both are valid rows of one cell, and rows of two attempts never mix. Its
     grades are copied only where the rows are byte for byte the same, since a grade belongs to a text.
-    Campaigns are copied where the target has none of that name. Raises OSError.
+    Campaigns are copied where the target has none of that name. Raises OSError, and UserError for a silent bucket.
     """
+    for paths in (source, target):
+        mirror.pull(paths.root)
     chunks = kept = grades = foreign = 0
     for chunk, path in chunk_files(source.generations):
         made = _copy(path, target.generation(chunk), target)
@@ -64,6 +66,7 @@ def used_elsewhere(paths: StorePaths, campaign_id: str) -> set[str]:
 
 def sizes(paths: StorePaths, cell_ids: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Chunks and bytes of generations and grades, by cell."""
+    mirror.pull(paths.root)
     found = {}
     for cell_id in cell_ids:
         chunks = [path for _, path in chunk_files(paths.generations, [cell_id])]
@@ -76,7 +79,8 @@ def prune(paths: StorePaths, cell_ids: Sequence[str], campaign_id: str | None = 
     """Delete cells with their grades, then the campaign's files if one is named. Raises OSError.
 
     Grades go first and rows last, cell by cell: whenever it is interrupted, what is left is a store that resumes, and
-    the same call goes on. Each directory is renamed away before it is deleted, so that readers see all of it or none.
+    the same call goes on. Each directory is renamed away before it is deleted, so that readers see all of it or none; a
+    bucket cannot rename, so that there readers may see a cell with fewer chunks meanwhile.
     """
     for cell_id in cell_ids:
         for grader in _subdirectories(paths.grades):
@@ -87,6 +91,8 @@ def prune(paths: StorePaths, cell_ids: Sequence[str], campaign_id: str | None = 
 
 
 def _remove(directory: Path, paths: StorePaths) -> None:
+    if (bucket := mirror.of(directory)) is not None:
+        bucket.remove(directory)
     if not directory.is_dir():
         return
     grave = paths.temporary / f"pruned-{directory.parent.name}-{directory.name}"

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from orchestrator.chunks import BLOCK, ChunkId, Work
 from orchestrator.errors import UserError
-from orchestrator.store import files
+from orchestrator.store import files, mirror
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import GraderKey, StorePaths, chunk_files
 from orchestrator.store.schema import GENERATIONS, GRADES, SCHEMA_VERSION
 
 _PROBE_BYTES = 1 << 16
+_MARKER = {"schema_version": SCHEMA_VERSION, "block": BLOCK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +57,23 @@ class Store:
         Raises UserError for a directory that is no store, another schema version, and an unwritable or full disk.
         """
         paths = StorePaths(Path(path))
-        if create and not paths.marker.exists():
+        if create and not _marked(paths):
             _make(paths)
         check_version(paths)
         try:
             files.sweep(paths.temporary)
             files.replace(paths.temporary / "probe", _write_probe, paths.temporary)
             (paths.temporary / "probe").unlink(missing_ok=True)
+            guarded = mirror.of(paths.root) is None or not files.create_if_absent(
+                paths.marker, files.json_writer(_MARKER), paths.temporary
+            )
         except OSError as error:
             raise _unwritable(paths, error) from error
+        if not guarded:
+            raise UserError(
+                f"{paths.place} overwrites an object that a write with If-None-Match must leave alone, so two workers "
+                "could both commit one chunk. Use a service that honours If-None-Match, or a directory."
+            )
         return cls(paths)
 
     def commit_chunk(self, work: Work, rows: Sequence[Mapping[str, Any]]) -> Outcome:
@@ -84,7 +95,17 @@ class Store:
     def discard_grades(self, grader: GraderKey, chunks: Iterable[ChunkId]) -> None:
         """Remove grades of one grader version, so that these chunks are graded again. Raises OSError."""
         for chunk in chunks:
-            self.paths.grade(grader, chunk).unlink(missing_ok=True)
+            files.remove(self.paths.grade(grader, chunk))
+
+    def holds(self, chunk: ChunkId) -> bool:
+        """Whether a chunk is in the store; False also where nobody can tell, since it is made again at worst."""
+        with suppress(OSError):
+            return mirror.fetch(self.paths.generation(chunk)).exists()
+        return False
+
+    def rows(self, chunk: ChunkId, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Some columns of a committed chunk. Raises OSError where it cannot be read."""
+        return pq.read_table(mirror.fetch(self.paths.generation(chunk)), columns=list(columns)).to_pylist()
 
     def committed(self, cell_ids: Iterable[str]) -> set[ChunkId]:
         """Chunks of these cells that are in the store."""
@@ -103,21 +124,34 @@ class Store:
         return Committed(target) if won else AlreadyCommitted(target)
 
 
+def missing(path: Path) -> bool:
+    """Whether there is nothing at `path` yet: no directory, or no store in a bucket. Raises UserError."""
+    paths = StorePaths(path)
+    return not (paths.root.exists() if mirror.of(paths.root) is None else _marked(paths))
+
+
 def check_version(paths: StorePaths) -> None:
     """Raises UserError unless the directory is a store of this schema version."""
-    if not paths.marker.exists():
+    if not _marked(paths):
         raise UserError(
-            f"{paths.root} is no store: it has no store.json. Run a job first (evictbench run JOB), or name the "
+            f"{paths.name} is no store: it has no store.json. Run a job first (evictbench run JOB), or name the "
             "directory that execution.store in the job file points to."
         )
     marker = files.read_json(paths.marker)
     found = (marker.get("schema_version"), marker.get("block")) if isinstance(marker, dict) else (None, None)
     if found != (SCHEMA_VERSION, BLOCK):
         raise UserError(
-            f"{paths.root} was written with store schema version {found[0]} (block {found[1]}); this evictbench reads "
-            f"and writes version {SCHEMA_VERSION} (block {BLOCK}). Use the evictbench release that wrote it, or name a "
-            "new directory in execution.store."
+            f"{paths.name} was written with store schema version {found[0]} (block {found[1]}); this evictbench "
+            f"reads and writes version {SCHEMA_VERSION} (block {BLOCK}). Use the evictbench release that wrote it, or "
+            "name a new directory in execution.store."
         )
+
+
+def _marked(paths: StorePaths) -> bool:
+    try:
+        return mirror.fetch(paths.marker).exists()
+    except OSError as error:
+        raise UserError(f"the store cannot be read: {error}") from error
 
 
 def _make(paths: StorePaths) -> None:
@@ -126,14 +160,13 @@ def _make(paths: StorePaths) -> None:
     try:
         # A second driver may be making the same store: its tmp and store.json are no foreign files.
         paths.root.mkdir(parents=True, exist_ok=True)
-        foreign = sorted({path.name for path in paths.root.iterdir()} - {"tmp", "store.json"})
+        foreign = sorted({path.name for path in paths.root.iterdir()} - {"tmp", "store.json", mirror.MARK})
         if foreign:
             raise UserError(
                 f"{paths.root} is not empty and is no store (it holds {foreign[0]} and no store.json); name an empty "
                 "or new directory in execution.store."
             )
-        marker = {"schema_version": SCHEMA_VERSION, "block": BLOCK}
-        files.create_if_absent(paths.marker, files.json_writer(marker), paths.temporary)
+        files.create_if_absent(paths.marker, files.json_writer(_MARKER), paths.temporary)
     except OSError as error:
         raise _unwritable(paths, error) from error
 
@@ -144,7 +177,7 @@ def _write_probe(path: Path) -> None:
 
 def _unwritable(paths: StorePaths, error: OSError) -> UserError:
     return UserError(
-        f"the store {paths.root} cannot be written: {error.strerror or error}. Free some space or mend the "
+        f"the store {paths.name} cannot be written: {error.strerror or error}. Free some space or mend the "
         "permissions, or name another directory in execution.store; nothing was started."
     )
 
