@@ -11,6 +11,7 @@ import click
 
 from dashboard import guard, theme
 from orchestrator.errors import UserError
+from orchestrator.store import mirror
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 8501
@@ -26,9 +27,10 @@ HIDE_TEXTS = "--hide-texts"
 @click.option(HIDE_TEXTS, is_flag=True, help="Show no prompts and no generations (for a shared dashboard).")
 def command(store: Path, port: int | None, host: str, hide_texts: bool) -> None:
     """Browse the rows of STORE (default ./store): accuracy, paired differences, transcripts."""
+    named, store = store, mirror.local(store)
     guard.check(store)
     chosen = free_port(host, port)
-    click.echo(f"evictbench dashboard on http://{host}:{chosen} (store {store}); Ctrl-C stops it.")
+    click.echo(f"evictbench dashboard on http://{host}:{chosen} (store {named}); Ctrl-C stops it.")
     arguments = streamlit_arguments(store.resolve(), host, chosen, hide_texts)
     # replaces this process: signals reach Streamlit itself, and nothing is left behind when it ends
     os.execv(sys.executable, [sys.executable, *arguments])
