@@ -195,6 +195,7 @@ def taxes(setting: Setting, arms: dict[str, Arm]) -> dict[str, list[tuple[Pace, 
             evicting.call(begin, setting.requests(arm, setting.batch, PROMPT, output), lead)
             found[name] = []
             for index in range(pairs):
+                both: list[tuple[Held, Callable[..., Pace], tuple[Any, ...]]]
                 both = [(evicting, advance, (steps,)), (stock, waves, (short, steps))]
                 order = both if index % 2 == 0 else both[::-1]
                 paces = {held: held.call(work, *given) for held, work, given in order}
