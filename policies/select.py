@@ -43,12 +43,7 @@ def select(policy: Scorer, view: CacheView, tally: Tally | None = None) -> torch
     if view.n_select >= end - view.prot:
         device = None if view.positions is None else view.positions.device
         return torch.arange(slots, device=device).expand(layers, heads, slots)
-    scores = policy.score(view)
-    if scores.shape[:-1] not in ((layers, heads), (layers, 1)) or scores.shape[-1] not in (slots, end):
-        raise ValueError(
-            f"policy '{policy.name or type(policy).__name__}' gave scores of shape {list(scores.shape)}; "
-            f"it must be [layers {layers}, heads {heads} or 1, slots {slots} or, without the recent ones, {end}]."
-        )
+    scores = scores_of(policy, view)
     candidates = scores[..., view.prot : end]
     if tally is not None:
         tally.add(candidates)
@@ -58,6 +53,18 @@ def select(policy: Scorer, view: CacheView, tally: Tally | None = None) -> torch
     kept[..., view.prot : view.prot + view.n_select] = chosen + view.prot
     kept[..., view.prot + view.n_select :] = torch.arange(end, slots, device=scores.device)
     return kept
+
+
+def scores_of(policy: Scorer, view: CacheView) -> torch.Tensor:
+    """The policy's scores of a view. Raises ValueError when they have another shape than Scorer.score says."""
+    (layers, heads, slots), end = view.shape, view.shape[2] - view.recent
+    scores = policy.score(view)
+    if scores.shape[:-1] not in ((layers, heads), (layers, 1)) or scores.shape[-1] not in (slots, end):
+        raise ValueError(
+            f"policy '{policy.name or type(policy).__name__}' gave scores of shape {list(scores.shape)}; "
+            f"it must be [layers {layers}, heads {heads} or 1, slots {slots} or, without the recent ones, {end}]."
+        )
+    return scores
 
 
 def rank(scores: torch.Tensor) -> torch.Tensor:

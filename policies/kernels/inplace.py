@@ -10,9 +10,11 @@ import triton
 import triton.language as tl
 
 from policies.draws import INPLACE_SLOT, inplace_victims
+from policies.kernels.kept import Ledger, member_hash, set_hash
 from policies.kernels.launch import kernel, launch
 from policies.kernels.paged import PagedCache, meta, row_offsets
 from policies.kernels.philox import first_words
+from policies.retention import victim_crc
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Replacing:
 
     token_rows   int32 [T]: row of each token's request in the tensors below, -1 where nothing is replaced
     block_table  int32 [R, blocks]
+    rows         int32 [R]: row of each request in the ledger
     seeds        int64 [R], bits of the u64 eviction seeds
     n            int32 [R]: logical position of the new token
     keep, prot, start  int32 [R]: K', prot and n0 (contracts.md section 1); tokens before `start` replace nothing
@@ -28,6 +31,7 @@ class Replacing:
 
     token_rows: torch.Tensor
     block_table: torch.Tensor
+    rows: torch.Tensor
     seeds: torch.Tensor
     n: torch.Tensor
     keep: torch.Tensor
@@ -44,14 +48,20 @@ def _write(
     slot_mapping: tl.tensor,
     token_rows: tl.tensor,
     block_table: tl.tensor,
+    table_rows: tl.tensor,
     seeds: tl.tensor,
     n: tl.tensor,
     keep: tl.tensor,
     prot: tl.tensor,
     start: tl.tensor,
+    positions: tl.tensor,
+    counted: tl.tensor,
+    layers: tl.tensor,
     heads: tl.tensor,
-    layer: tl.int32,
+    index: tl.int32,
+    n_layers: tl.int32,
     n_blocks: tl.int32,
+    capacity: tl.int32,
     INTERVAL: tl.constexpr,
     SLOT_WORD: tl.constexpr,
     KEY_TOKEN: tl.constexpr,
@@ -78,11 +88,18 @@ def _write(
                 cls = (position - first + free) % INTERVAL
                 members = (free - cls + INTERVAL - 1) // INTERVAL
                 slot_word = tl.full((), SLOT_WORD, tl.int64)
-                word, _ = first_words(tl.load(seeds + row), position, layer, tl.load(heads + head), slot_word)
+                layer, global_head = tl.load(layers + index), tl.load(heads + head)
+                word, _ = first_words(tl.load(seeds + row), position, layer, global_head, slot_word)
                 member = tl.umulhi(word, members.to(tl.uint32)).to(tl.int32)
                 victim = protected + cls + member * INTERVAL
                 table = block_table + row * n_blocks
                 offset = row_offsets(table, victim, head, position >= 0, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
+                table_row = tl.load(table_rows + row).to(tl.int64)
+                own = positions + ((table_row * n_layers + index) * tl.num_programs(1) + head) * capacity + victim
+                found = set_hash(position, layer, global_head, member_hash(tl.load(own)))
+                tl.store(own, position)
+                tl.atomic_xor(counted + 2 * table_row, found)
+                tl.atomic_add(counted + 2 * table_row + 1, 1, mask=(index == 0) & (head == 0))
         element = tl.arange(0, SIZE_PADDED)
         inside = element < SIZE
         new = tl.load(key + token * KEY_TOKEN + head * KEY_HEAD + element, mask=inside)
@@ -96,8 +113,8 @@ def write(
     cache: tuple[torch.Tensor, torch.Tensor],
     slot_mapping: torch.Tensor,
     replacing: Replacing,
-    layer: int,
-    heads: torch.Tensor,
+    ledger: Ledger,
+    index: int,
     interval: int,
 ) -> None:
     """Write the new keys and values of one layer: to the victim of each head, or to the token's slot for all heads.
@@ -105,7 +122,8 @@ def write(
     rows          keys and values [T, H, D], any strides but a contiguous D, in the cache's dtype
     cache         key and value cache [blocks, block, H, D]
     slot_mapping  int64 [T] = block * block_size + slot in it; -1 writes nothing (padding of a graph)
-    layer, heads  global layer index; global KV head indices, int64 [H]
+    ledger        follows every replacement: position in the slot, hash, number
+    index         of the layer in the ledger
     """
     key, value = rows
     bits = torch.int16 if key.element_size() == 2 else torch.int32
@@ -114,8 +132,9 @@ def write(
     launch(
         _write, (tokens, count),
         key.view(bits), value.view(bits), cache[0].view(bits), cache[1].view(bits), slot_mapping,
-        replacing.token_rows, replacing.block_table, replacing.seeds, replacing.n, replacing.keep, replacing.prot,
-        replacing.start, heads, layer, replacing.block_table.shape[1],
+        replacing.token_rows, replacing.block_table, replacing.rows, replacing.seeds, replacing.n, replacing.keep,
+        replacing.prot, replacing.start, ledger.positions, ledger.counted, ledger.layers, ledger.heads,
+        index, len(ledger.layers), replacing.block_table.shape[1], ledger.positions.shape[3],
         INTERVAL=interval, SLOT_WORD=INPLACE_SLOT,
         KEY_TOKEN=key.stride(0), KEY_HEAD=key.stride(1), VALUE_TOKEN=value.stride(0), VALUE_HEAD=value.stride(1),
         BLOCK=cache[0].shape[1], SIZE=size, SIZE_PADDED=triton.next_power_of_2(size),
@@ -128,26 +147,30 @@ def write_reference(
     cache: tuple[torch.Tensor, torch.Tensor],
     slot_mapping: torch.Tensor,
     replacing: Replacing,
-    layer: int,
-    heads: torch.Tensor,
+    ledger: Ledger,
+    index: int,
     interval: int,
 ) -> None:
     """The twin of write: victims from policies.draws."""
-    block, head = cache[0].shape[1], torch.arange(len(heads), device=heads.device)
+    block, head = cache[0].shape[1], torch.arange(len(ledger.heads), device=ledger.heads.device)
     n, keep, prot, start = (
         getattr(replacing, name).cpu().numpy().astype(np.int64) for name in ("n", "keep", "prot", "start")
     )
-    victims = inplace_victims(
-        replacing.seeds.cpu().numpy().view(np.uint64), np.array([layer]), heads.cpu().numpy(), n, keep, prot, start,
-        interval,
-    )  # fmt: skip
+    where = ledger.layers[index : index + 1].cpu().numpy(), ledger.heads.cpu().numpy()
+    seeds = replacing.seeds.cpu().numpy().view(np.uint64)
+    victims = inplace_victims(seeds, *where, n, keep, prot, start, interval)
     for token, (slot, row) in enumerate(zip(slot_mapping.tolist(), replacing.token_rows.tolist(), strict=True)):
         if slot < 0:
             continue
         blocks, slots = torch.full_like(head, slot // block), torch.full_like(head, slot % block)
         if row >= 0 and n[row] >= start[row]:
-            victim = torch.tensor(victims[row, 0], device=heads.device)
+            victim, table_row = torch.tensor(victims[row, 0], device=head.device), int(replacing.rows[row])
             blocks, slots = replacing.block_table[row][victim // block].long(), victim % block
+            held = ledger.positions[table_row, index]
+            crc = victim_crc(n[row : row + 1], *where, held[head, victim][None, None])
+            ledger.counted[table_row, 0] ^= int(crc.view(np.int64)[0])
+            ledger.counted[table_row, 1] += index == 0
+            held[head, victim] = int(n[row])
         for new, old in zip(rows, cache, strict=True):
             old[blocks, slots, head] = new[token]
 
@@ -156,6 +179,8 @@ def at_real_size() -> None:
     """The launches to compile ahead of time (infra/aot.py)."""
     key, value = meta(torch.bfloat16, 256, 48, 128)[:, 32:].split(8, dim=1)
     cache = PagedCache.at_real_size(layers=1)
-    number, heads = meta(torch.int32, 256), meta(torch.int64, 8)
-    batch = Replacing(number, meta(torch.int32, 256, 320), meta(torch.int64, 256), number, number, number, number)
-    write((key, value), (cache.keys[0], cache.values[0]), meta(torch.int64, 256), batch, 0, heads, 64)
+    number, table = meta(torch.int32, 256), meta(torch.int32, 256, 320)
+    batch = Replacing(number, table, number, meta(torch.int64, 256), number, number, number, number)
+    ledger = Ledger(meta(torch.int32, 512, 36, 8, 2112), meta(torch.int64, 512, 2), meta(torch.int64, 36),
+                    meta(torch.int64, 8))  # fmt: skip
+    write((key, value), (cache.keys[0], cache.values[0]), meta(torch.int64, 256), batch, ledger, 0, 64)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.attention.selector import _cached_get_attn_backend
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -15,13 +12,12 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from policies.calibration import BESIDE_MODEL, Calibration, CalibrationError, ModelFacts
-from policies.calibration import load as load_calibration
+from workers.vllm_engine.binding import attention_layers, make_core
 from workers.vllm_engine.cache_spec import EvictingAttentionSpec
 from workers.vllm_engine.cpu_backend import CpuEviction, EvictingBuilder, EvictingImpl, describe
 from workers.vllm_engine.events import EvictionCore
 from workers.vllm_engine.layout import CacheRows
-from workers.vllm_engine.records import Records, RecordShape
+from workers.vllm_engine.records import CPU
 from workers.vllm_engine.refusals import refuse_config, refuse_specs
 from workers.vllm_engine.settings import EngineSettings, SettingsError
 from workers.vllm_engine.telemetry import RankFacts, measure
@@ -58,50 +54,19 @@ class EvictingCPUModelRunner(CPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         """Bind the plugin once the cache exists."""
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
-        context = self.compilation_config.static_forward_context
-        names = sorted(kv_cache_config.kv_cache_groups[0].layer_names, key=extract_layer_index)
-        layers = [context[name] for name in names]
-        caches = [layer.kv_cache for layer in layers]
+        layers = attention_layers(self.vllm_config, kv_cache_config)
         builders = [group.get_metadata_builder(0) for groups in self.attn_groups for group in groups]
         if not all(isinstance(b, EvictingBuilder) for b in builders) or not all(
-            isinstance(layer.impl, EvictingImpl) for layer in layers
+            isinstance(layer.impl, EvictingImpl) for layer in layers.values()
         ):
             raise SettingsError(f"another plugin overrides CPU_ATTN, eviction would not act: {describe(self)}")
-        core = EvictionCore(
-            self.settings,
-            [extract_layer_index(name) for name in names],
-            _global_heads(self.vllm_config, caches[0].shape[1]),
-            self.scheduler_config.max_num_seqs,
-            self._records(layers),
-            self._calibration(),
-        )
-        cache = CacheRows(caches, builders[0].isa)
+        core = make_core(EvictionCore, self.vllm_config, self.settings, layers, CPU)
+        cache = CacheRows([layer.kv_cache for layer in layers.values()], builders[0].isa)
         self.eviction = CpuEviction(core, cache, lambda: self.input_batch.req_ids, self._token_ids)
         for builder in builders:
             builder.eviction = self.eviction
-        for index, layer in enumerate(layers):
+        for index, layer in enumerate(layers.values()):
             layer.impl.eviction, layer.impl.layer_index = self.eviction, index
-
-    def _records(self, layers: Sequence[Any]) -> Records | None:
-        """Tables for what the engine's policies need. Raises SettingsError for attention that cannot be followed."""
-        needs, impl, cache = self.settings.needs, layers[0].impl, layers[0].kv_cache
-        if needs.attention and (impl.logits_soft_cap or impl.alibi_slopes is not None or impl.sinks is not None):
-            raise SettingsError("attention mass cannot be recorded beside soft caps, ALiBi or attention sinks")
-        if not (needs.recent_queries or needs.attention or needs.slot_state):
-            return None
-        shape = RecordShape(len(layers), cache.shape[1], impl.num_heads, impl.head_size, cache.dtype)
-        return Records(needs, shape, self.scheduler_config.max_num_seqs, self.settings.capacity)
-
-    def _calibration(self) -> Calibration | None:
-        """The model's calibration. Raises SettingsError when it is needed and missing, or another model's."""
-        if not self.settings.needs.calibration:
-            return None
-        model, named = Path(self.model_config.model), self.settings.calibration
-        path = Path(named) if named else model / BESIDE_MODEL
-        try:
-            return load_calibration(path, ModelFacts.read(model, self.model_config.revision or ""))
-        except (CalibrationError, OSError, KeyError, ValueError) as error:
-            raise SettingsError(str(error)) from None
 
     def _token_ids(self, row: int, count: int) -> torch.Tensor:
         return torch.from_numpy(self.input_batch.token_ids_cpu[row, :count].astype("int64"))
@@ -182,9 +147,3 @@ def restore_backend() -> None:
     """Make CPU_ATTN vLLM's again: an engine without eviction in the same process must be stock."""
     AttentionBackendEnum.CPU_ATTN.clear_override()
     _cached_get_attn_backend.cache_clear()
-
-
-def _global_heads(vllm_config: Any, local: int) -> range:
-    """Global indices of this rank's KV heads; TP divides them (refusals.py)."""
-    rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.tensor_parallel_size
-    return range(rank * local, (rank + 1) * local)

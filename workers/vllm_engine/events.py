@@ -22,7 +22,7 @@ from policies.retention import kept_crcs, victim_crc
 from policies.select import select
 from policies.view import CacheView
 from workers.vllm_engine.physical import physical_slots
-from workers.vllm_engine.records import Recording, Records
+from workers.vllm_engine.records import CPU, Recording, Records
 from workers.vllm_engine.settings import EngineSettings
 from workers.vllm_engine.state import Batch, Requests, RequestState
 
@@ -96,6 +96,7 @@ class EvictionCore:
     layers, heads  global indices of what this worker holds
     records        tables for policies that need more than the cache
     calibration    the model's, where settings.needs asks for it
+    device         where the cache and the tables are
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class EvictionCore:
         max_requests: int,
         records: Records | None = None,
         calibration: Calibration | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.layers, self.heads = tuple(layers), tuple(heads)
-        self.requests = Requests(settings, len(self.layers), len(self.heads), max_requests, records)
+        self.requests = Requests(settings, len(self.layers), len(self.heads), max_requests, records, device)
         self._calibration = calibration
         self._layer_index, self._head_index = np.array(self.layers, np.int64), np.array(self.heads, np.int64)
         shrink_policy = build("random", {})
@@ -202,25 +204,7 @@ class EvictionCore:
         positions = self.requests.positions[tables, ..., : event.slots].to(torch.int64)
         positions = positions.view(count * layers, heads, event.slots)
         events = np.array([state.events for state in states])
-
-        def per_layer(values: np.ndarray) -> np.ndarray:
-            return np.repeat(values.astype(np.uint64), layers)[:, None, None]
-
-        view = GatheredView(
-            shape=(count * layers, heads, event.slots),
-            prot=event.prot,
-            recent=event.recent,
-            n_select=event.n_select,
-            t=int(computed[group[0]]),
-            layers=self.layers * count,
-            heads=self.heads,
-            draw=Draw(per_layer(batch.seeds[group]), per_layer(events), self.layers * count, self.heads),
-            positions=positions,
-            calibration=self._calibration,
-            sources=self._sources(states[0], event, group[0], int(computed[group[0]]), positions, source),
-        )
-        if event.policy.needs.slot_state:
-            view = self._observe(states[0], event, view)
+        view = self._view(batch, group, event, int(computed[group[0]]), positions, source)
         # requests that share a selection rank draws and positions, which are never NaN
         kept = select(event.policy, view, states[0].tally)
         logical = positions.gather(2, kept).view(count, layers, heads, -1)
@@ -235,6 +219,34 @@ class EvictionCore:
         after = positions.view(count, layers, heads, event.slots)[..., : kept.shape[2]]
         self.requests.positions[tables, ..., : kept.shape[2]] = after.to(torch.int32)
         return moves
+
+    def _view(
+        self, batch: Batch, group: list[int], event: Event, t: int, positions: torch.Tensor, source: Source
+    ) -> GatheredView:
+        """One view of a group of alike requests; positions int64 [R * L, H, S]."""
+        states, count = [batch.states[row] for row in group], len(group)
+        events = np.array([state.events for state in states])
+
+        def per_layer(values: np.ndarray) -> np.ndarray:
+            return np.repeat(values.astype(np.uint64), len(self.layers))[:, None, None]
+
+        view = GatheredView(
+            shape=(count * len(self.layers), len(self.heads), event.slots),
+            prot=event.prot,
+            recent=event.recent,
+            n_select=event.n_select,
+            t=t,
+            layers=self.layers * count,
+            heads=self.heads,
+            draw=Draw(
+                per_layer(batch.seeds[group]), per_layer(events), self.layers * count, self.heads,
+                device=positions.device,
+            ),
+            positions=positions,
+            calibration=self._calibration,
+            sources=self._sources(states[0], event, group[0], t, positions, source),
+        )  # fmt: skip
+        return self._observe(states[0], event, view) if event.policy.needs.slot_state else view
 
     def _observe(self, state: RequestState, event: Event, view: GatheredView) -> GatheredView:
         """The view with the slots' state of this event, which is stored too."""
@@ -271,8 +283,8 @@ class EvictionCore:
         lengths = state.schedule.lengths
         return n if n == lengths.start else lengths.keep + lengths.interval
 
-    def _replace(self, batch: Batch, rows: np.ndarray, computed: np.ndarray) -> np.ndarray:
-        """Victims of in-place rows, int64 [B'', L, H], written to the tables."""
+    def _replace(self, batch: Batch, rows: np.ndarray, computed: np.ndarray) -> np.ndarray | None:
+        """Victims of in-place rows, int64 [B'', L, H], written to the tables; None where the write draws them."""
         n, positions = computed[rows], self.requests.positions
         for row in rows[(n == batch.start[rows]) & (n == batch.keep[rows])]:
             keep = int(batch.keep[row])
@@ -299,6 +311,10 @@ class EvictionCore:
             state.events += 1
             state.crc ^= crc
         return victims
+
+    def counted(self, state: RequestState) -> tuple[int, int]:
+        """Events, or tokens overwritten in place, and kept_crc of a request so far."""
+        return state.events, state.crc
 
     def final_positions(self, state: RequestState) -> torch.Tensor:
         """Logical positions cached at the end, int64 [L, H, cached]."""

@@ -15,6 +15,8 @@ import torch
 from policies.base import Needs
 from policies.compaction import Moves
 
+CPU = torch.device("cpu")
+
 _QUERIES_AT_ONCE = 128
 """Prompt queries whose probabilities exist at one time."""
 
@@ -72,14 +74,23 @@ class Records:
     slot_state  fp32 [L, R, H, capacity, n] per cached slot, n = needs.slot_state
     """
 
-    def __init__(self, needs: Needs, shape: RecordShape, max_requests: int, capacity: int) -> None:
+    def __init__(
+        self,
+        needs: Needs,
+        shape: RecordShape,
+        max_requests: int,
+        capacity: int,
+        device: torch.device = CPU,
+    ) -> None:
         self.shape, self.window = shape, needs.recent_queries
         per_slot = (shape.layers, max_requests, shape.heads, capacity)
         self.queries = torch.zeros(
-            (shape.layers, max_requests, self.window, shape.query_heads, shape.head_size), dtype=shape.dtype
+            (shape.layers, max_requests, self.window, shape.query_heads, shape.head_size),
+            dtype=shape.dtype,
+            device=device,
         )
-        self.mass = torch.zeros(per_slot) if needs.attention else None
-        self.slot_state = torch.zeros((*per_slot, needs.slot_state)) if needs.slot_state else None
+        self.mass = torch.zeros(per_slot, device=device) if needs.attention else None
+        self.slot_state = torch.zeros((*per_slot, needs.slot_state), device=device) if needs.slot_state else None
         self._free = list(range(max_requests - 1, -1, -1))
 
     def take(self) -> int:
@@ -95,7 +106,7 @@ class Records:
 
     def recent(self, record: int, t: int, count: int) -> torch.Tensor:
         """The newest min(count, t) queries of a request with t tokens, oldest first: [L, H_q, w, D]."""
-        newest = torch.arange(max(t - count, 0), t) % self.window
+        newest = torch.arange(max(t - count, 0), t, device=self.queries.device) % self.window
         return self.queries[:, record].index_select(1, newest).transpose(1, 2)
 
     def compact(self, record: int, moves: Moves, slots: int, keep: int) -> None:
@@ -160,8 +171,9 @@ class Records:
             queries = query[first : first + count].float().unflatten(1, (self.shape.heads, -1)).permute(1, 2, 0, 3)
             for begin in range(0, count, _QUERIES_AT_ONCE):
                 logits = queries[:, :, begin : begin + _QUERIES_AT_ONCE] @ keys * scale
-                span = torch.arange(begin, begin + logits.shape[2])
-                logits.masked_fill_(torch.arange(count) > span[:, None], float("-inf"))
+                span = torch.arange(begin, begin + logits.shape[2], device=logits.device)
+                later = torch.arange(count, device=logits.device) > span[:, None]
+                logits.masked_fill_(later, float("-inf"))
                 self.mass[layer, record, :, :count] += logits.softmax(-1).sum((1, 2))
 
     def _per_slot(self) -> list[torch.Tensor]:

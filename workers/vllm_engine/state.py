@@ -14,7 +14,7 @@ from policies.registry import PolicyError, build
 from policies.select import Tally
 from workers.api import Eviction
 from workers.vllm_engine.physical import reserved_tokens, unbounded_lengths
-from workers.vllm_engine.records import Records, Wanted
+from workers.vllm_engine.records import CPU, Records, Wanted
 from workers.vllm_engine.settings import EngineSettings, Schedule, SettingsError, from_extra_args, resolve
 
 ALWAYS_GIVEN = ("positions", "order")
@@ -84,11 +84,12 @@ class Requests:
         heads: int,
         max_requests: int,
         records: Records | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.settings, self.records = settings, records
         # finished requests keep their row until their trace is fetched
         rows = 2 * max_requests
-        self.positions = torch.zeros((rows, layers, heads, settings.capacity), dtype=torch.int32)
+        self.positions = torch.zeros((rows, layers, heads, settings.capacity), dtype=torch.int32, device=device)
         self.peak, self.total, self.steps, self.newest = (np.zeros(rows, np.int64) for _ in range(4))
         self._free = list(range(rows - 1, -1, -1))
         self._states: dict[str, RequestState] = {}
@@ -97,7 +98,7 @@ class Requests:
 
     def add(self, request_id: str, prompt: int, admitted: int, extra_args: Mapping[str, Any] | None) -> None:
         """Admit a request, or a preempted one again with its outputs as part of `admitted`. Raises SettingsError."""
-        old = self._states.pop(request_id, None)
+        old = self._states.pop(request_id, None) or self._finished.pop(request_id, None)
         if old is not None:
             self._free.append(old.row)
             self._free_record(old)
@@ -109,6 +110,10 @@ class Requests:
         self._states[request_id] = RequestState(row, prompt, admitted, eviction, policy, schedule, record=record)
         self.peak[row] = self.total[row] = self.steps[row] = 0
         self.newest[row] = -1
+
+    def row(self, request_id: str) -> int:
+        """Row of a request that runs."""
+        return self._states[request_id].row
 
     def finish(self, request_ids: Sequence[str]) -> None:
         """Requests that will not run again; their state waits for pop()."""

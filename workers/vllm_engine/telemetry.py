@@ -46,10 +46,11 @@ def measure(core: EvictionCore, request_id: str) -> RankFacts | None:
     positions, newest = core.final_positions(state), int(requests.newest[row])
     share_min, share_mean = prompt_share(positions, state.prompt)
     cells = positions.shape[0] * positions.shape[1]
+    events, crc = core.counted(state)
     alive = np.zeros(newest + 1, bool)
     alive[positions.reshape(-1).numpy()] = True
     return RankFacts(
-        events=state.events,
+        events=events,
         overflow=state.schedule.overflow,
         share_min=share_min,
         share_sum=share_mean * cells,
@@ -59,7 +60,7 @@ def measure(core: EvictionCore, request_id: str) -> RankFacts | None:
         steps=int(requests.steps[row]),
         ages=age_histogram(newest - positions),
         alive=np.packbits(alive),
-        crc=state.crc,
+        crc=crc,
         nan_scores=int(state.tally.nan_scores),
     )
 

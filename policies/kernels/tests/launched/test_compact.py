@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from policies.kernels.compact import fill_holes, fill_holes_reference, shift_down, shift_down_reference
+from policies.kernels.kept import Ledger, settle, settle_reference
 from policies.kernels.select import hole_moves_reference, kept_slots_reference
 from policies.kernels.tests.cases import SHAPES, Shape, clone, events, name, paged, rng, same
 
@@ -47,3 +48,25 @@ def test_what_is_kept_is_what_was_there() -> None:
     assert torch.equal(
         cache.gather("keys", table[0], 17), before.gather(2, index[..., None].expand(*index.shape, shape.size))
     )
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_kept_sets_are_hashed_and_coming_slots_noted(layers: int) -> None:
+    """A set longer than a tile, one event that does not count, one at the end of the table."""
+    frames = [(330, 6, 8, 300), (41, 0, 3, 40), (96, 40, 11, 90)]
+    batch = events(frames, torch.zeros(3, 1, dtype=torch.int32), [4, 0, 2])
+    positions = torch.randint(99999, (6, layers, 2, 310), generator=rng(layers), dtype=torch.int32)
+    counted, heads = torch.randint(-9, 9, (6, 2), generator=rng(3)), torch.arange(2) + 3
+    ours, theirs = (Ledger(positions.clone(), counted.clone(), torch.arange(layers) + 7, heads) for _ in range(2))
+    number, n, coming, counts = (
+        torch.tensor(column, dtype=torch.int32) for column in ((0, 7, 31), (330, 400, 9999), (30, 0, 16), (1, 0, 1))
+    )
+    settle(ours, batch, number, n, coming, counts)
+    settle_reference(theirs, batch, number, n, coming, counts)
+    assert torch.equal(ours.positions, theirs.positions)
+    assert torch.equal(ours.counted, theirs.counted)
+    assert (ours.counted[:, 0] != counted[:, 0]).tolist() == [True, False, True, False, True, False]
+    assert (ours.counted[:, 1] - counted[:, 1]).tolist() == [0, 0, 1, 0, 1, 0]
+    assert ours.positions[2, 0, 0, 90:106].tolist() == list(range(9999, 10015))
+    assert ours.positions[4, 0, 0, 300:].tolist() == list(range(330, 340))
+    assert torch.equal(ours.positions[0], positions[0])

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from policies.kernels.inplace import Replacing, write, write_reference
+from policies.kernels.kept import Ledger
+from policies.kernels.lengths import Places, rewrite, rewrite_reference
 from policies.kernels.recorder import newest_queries, record, record_reference
 from policies.kernels.tests.cases import REAL, SHAPES, Shape, clone, name, paged, rng, same
 
@@ -26,17 +28,45 @@ def test_rows_go_to_their_victims(shape: Shape, interval: int) -> None:
     # token 0 is padding though its request replaces, token 5 belongs to a request that never does
     token_rows = torch.tensor([1, 3, 0, 2, 4, -1, 1], dtype=torch.int32)
     seeds = torch.tensor([1, -2, 3, 2**62, 5])
-    batch = Replacing(token_rows, table, seeds, n, keep, prot, start)
+    table_rows = torch.tensor([3, 5, 1, 0, 4], dtype=torch.int32)
+    batch = Replacing(token_rows, table, table_rows, seeds, n, keep, prot, start)
     free = int(table[0, 0]) * shape.block
     mapping = torch.tensor([-1, 5, free, 7, 9, 0, 3])
     fused = torch.randn(7, 3 * shape.heads, shape.size, generator=generator).to(shape.dtype)
     if shape == REAL:
         fused = torch.randn(7, 48, shape.size, generator=generator).to(shape.dtype)
     rows = (fused[:, -2 * shape.heads : -shape.heads], fused[:, -shape.heads :])
-    expected, heads = clone(cache), torch.arange(shape.heads) + 3
-    write(rows, (cache.keys[0], cache.values[0]), mapping, batch, 11, heads, interval)
-    write_reference(rows, (expected.keys[0], expected.values[0]), mapping, batch, 11, heads, interval)
+    expected, index = clone(cache), shape.layers - 1
+    ours, theirs = (
+        Ledger(
+            torch.arange(100, dtype=torch.int32).expand(6, shape.layers, shape.heads, 100).contiguous(),
+            torch.ones(6, 2, dtype=torch.int64), torch.arange(shape.layers) + 11, torch.arange(shape.heads) + 3,
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    write(rows, (cache.keys[0], cache.values[0]), mapping, batch, ours, index, interval)
+    write_reference(rows, (expected.keys[0], expected.values[0]), mapping, batch, theirs, index, interval)
     assert same(cache, expected)
+    assert torch.equal(ours.positions, theirs.positions)
+    assert torch.equal(ours.counted, theirs.counted)
+    assert len(ours.counted[:, 0].unique()) == 5  # four requests replace, the others keep what they had
+    assert ours.counted[:, 1].tolist() == [1 + (index == 0) * moved for moved in (1, 1, 0, 0, 1, 1)]
+
+
+@pytest.mark.parametrize("block", [5, 16])
+def test_slots_and_lengths_are_rewritten(block: int) -> None:
+    """A prefill of three tokens, rows that decode, one whose slot is vLLM's, and padding."""
+    generator = rng(block)
+    table = torch.randperm(40, generator=generator).view(5, 8).int()
+    columns = [(9, 30, 31, 40, 0), (0, 3, 4, 5, 0), (-1, 29, -1, 39, -1)]
+    places = Places(*(torch.tensor(column, dtype=torch.int32) for column in columns))
+    mapping = torch.arange(100, 107)
+    expected, lengths = mapping.clone(), torch.full((2, 5), -77, dtype=torch.int32)
+    rewrite(mapping, lengths[0], table, places, block)
+    rewrite_reference(expected, lengths[1], table, places, block)
+    assert torch.equal(mapping, expected)
+    assert lengths.tolist() == [list(columns[0])] * 2
+    assert (mapping != torch.arange(100, 107)).tolist() == [False] * 3 + [True, False, True, False]
 
 
 @pytest.mark.parametrize(("window", "heads", "size"), [(3, 2, 24), (8, 32, 128), (64, 32, 128)])

@@ -1,0 +1,70 @@
+"""What every adapter does once vLLM has its cache: facts of this worker's part of the model, and a core for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from vllm.model_executor.models.utils import extract_layer_index
+
+from policies.calibration import BESIDE_MODEL, Calibration, CalibrationError, ModelFacts
+from policies.calibration import load as load_calibration
+from workers.vllm_engine.events import EvictionCore
+from workers.vllm_engine.records import Records, RecordShape
+from workers.vllm_engine.settings import EngineSettings, SettingsError
+
+Core = TypeVar("Core", bound=EvictionCore)
+
+
+def attention_layers(vllm_config: Any, kv_cache_config: Any) -> dict[int, Any]:
+    """vLLM's attention layers of this worker by global index, ascending."""
+    context = vllm_config.compilation_config.static_forward_context
+    names = kv_cache_config.kv_cache_groups[0].layer_names
+    return {extract_layer_index(name): context[name] for name in sorted(names, key=extract_layer_index)}
+
+
+def make_core(
+    kind: type[Core], vllm_config: Any, settings: EngineSettings, layers: dict[int, Any], device: torch.device
+) -> Core:
+    """A core for these layers. Raises SettingsError for what the engine's policies need and this model lacks."""
+    held = list(layers.values())
+    most = vllm_config.scheduler_config.max_num_seqs
+    return kind(
+        settings,
+        list(layers),
+        global_heads(vllm_config.parallel_config, held[0].kv_cache.shape[1]),
+        most,
+        _records(settings, held, most, device),
+        _calibration(settings, vllm_config.model_config),
+        device,
+    )
+
+
+def global_heads(parallel: Any, local: int) -> range:
+    """Global indices of this rank's KV heads; TP divides them (refusals.py)."""
+    rank = parallel.rank % parallel.tensor_parallel_size
+    return range(rank * local, (rank + 1) * local)
+
+
+def _records(settings: EngineSettings, layers: Sequence[Any], most: int, device: torch.device) -> Records | None:
+    needs, impl, cache = settings.needs, layers[0].impl, layers[0].kv_cache
+    if needs.attention and (impl.logits_soft_cap or impl.alibi_slopes is not None or impl.sinks is not None):
+        raise SettingsError("attention mass cannot be recorded beside soft caps, ALiBi or attention sinks")
+    if not (needs.recent_queries or needs.attention or needs.slot_state):
+        return None
+    shape = RecordShape(len(layers), cache.shape[1], impl.num_heads, impl.head_size, cache.dtype)
+    return Records(needs, shape, most, settings.capacity, device)
+
+
+def _calibration(settings: EngineSettings, config: Any) -> Calibration | None:
+    """The model's calibration. Raises SettingsError when it is needed and missing, or another model's."""
+    if not settings.needs.calibration:
+        return None
+    model, named = Path(config.model), settings.calibration
+    path = Path(named) if named else model / BESIDE_MODEL
+    try:
+        return load_calibration(path, ModelFacts.read(model, config.revision or ""))
+    except (CalibrationError, OSError, KeyError, ValueError) as error:
+        raise SettingsError(str(error)) from None
