@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from orchestrator import adaptive
+from orchestrator import adaptive, history
 from orchestrator.backend import ENGINES, Backend
 from orchestrator.cells import TaskRef
 from orchestrator.chunks import BLOCK, ChunkId
@@ -179,6 +179,7 @@ def run(
 
 def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend], options: Options) -> Outcome:
     interrupt = Interrupt()
+    lengths = history.read(prepared.store.paths.root, prepared.plan).lengths
     settings = Settings(
         prefix=f"e{uuid.uuid4().hex[:4]}-",
         threads=usable_cores(),
@@ -194,7 +195,8 @@ def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend],
             # Ray takes SIGTERM for itself when it starts.
             with signals(interrupt), view_for(console) as view:
                 observers = _observers(prepared, settings.name, view, options.metrics)
-                driver = Driver(prepared.plan, prepared.store, backend, settings, observers, partial(_grown, prepared))
+                grown = partial(_grown, prepared)
+                driver = Driver(prepared.plan, prepared.store, backend, settings, observers, grown, lengths)
                 return driver.run(view, interrupt)
         finally:
             backend.close()

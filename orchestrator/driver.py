@@ -21,6 +21,7 @@ from orchestrator.fleet import gather, usable
 from orchestrator.grading import Graded, GradeQueue, grader_key
 from orchestrator.grid import Plan
 from orchestrator.ledger import Limits, State, Status
+from orchestrator.lengths import NOTHING_LEARNED, Lengths
 from orchestrator.messages import (
     Action,
     Added,
@@ -122,8 +123,11 @@ class Driver:
         settings: Settings,
         observers: Sequence[Observer] = (),
         grown: Callable[[Plan], Plan] = lambda plan: plan,
+        lengths: Lengths = NOTHING_LEARNED,
     ) -> None:
-        """`grown` gives the plan after another look at the rows, where their number depends on what they show."""
+        """`grown` gives the plan after another look at the rows, where their number depends on what they show;
+        `lengths` is what they say of how long answers are, for longest first."""
+        self._lengths = lengths
         self._observers, self._grown = observers, grown
         self._judged = -1
         self._plan, self._store, self._backend, self._settings = plan, store, backend, settings
@@ -172,7 +176,7 @@ class Driver:
     def _missing(self, done: set[ChunkId]) -> tuple[Planned, ...]:
         records = self._campaign.attempts()
         numbers = ((ChunkId(r["cell_id"], r["sample"], r["block"]), r["attempt"]) for r in records)
-        return work_list(self._plan, done, numbers)
+        return work_list(self._plan, done, numbers, self._lengths)
 
     def _turn(self, interrupt: Interrupt) -> None:
         for message in self._backend.poll(_POLL_SECONDS):

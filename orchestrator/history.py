@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,26 +10,26 @@ import pandas as pd
 
 from orchestrator.chunks import ChunkId
 from orchestrator.grid import Plan
+from orchestrator.lengths import Lengths, Seen, Source, kind_of, learn
 from orchestrator.store.paths import StorePaths, chunk_files
 from orchestrator.store.reader import Reader
 from orchestrator.store.writer import missing
 
-_COLUMNS = ("cell_id", "model", "task", "n_output", "engine_id", "started_at", "finished_at", "engine_kind")
+_LENGTHS = ("cell_id", "model", "task", "protection", "problem_id")
+_COLUMNS = (*_LENGTHS, "n_output", "engine_id", "started_at", "finished_at")
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """Measurements from committed rows; everything is empty for a store that does not exist yet.
 
-    lengths  mean generated tokens per row, by cell id
-    peers    the same by (model, task), over every arm in the store
+    lengths  what its rows say of generated tokens per row, over every arm of the plan's models
     speed    generated tokens per second of one engine, by model
     bytes_per_token  size of committed files over their generated tokens
     """
 
     committed: frozenset[ChunkId] = frozenset()
-    lengths: Mapping[str, float] = field(default_factory=dict)
-    peers: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    lengths: Lengths = field(default_factory=Lengths)
     speed: Mapping[str, float] = field(default_factory=dict)
     bytes_per_token: float | None = None
 
@@ -50,8 +50,7 @@ def read(store: Path, plan: Plan) -> History:
     size = sum(path.stat().st_size for chunk, path in files.items() if chunk.cell_id in set(known))
     return History(
         committed=frozenset(chunk for chunk in files if chunk.cell_id in wanted),
-        lengths={str(cell_id): float(mean) for cell_id, mean in rows.groupby("cell_id")["n_output"].mean().items()},
-        peers=_peers(rows),
+        lengths=learn(_seen(rows)),
         speed=_speed(rows),
         bytes_per_token=size / tokens if tokens else None,
     )
@@ -74,12 +73,13 @@ def refuse_changed_problems(store: Path, plan: Plan) -> None:
         task.refuse_changes(stored)
 
 
-def _peers(rows: pd.DataFrame) -> dict[tuple[str, str], float]:
-    groups = rows.groupby(["model", "task"], as_index=False)["n_output"].mean()
-    return {
-        (str(model), str(task)): float(mean)
-        for model, task, mean in zip(groups["model"], groups["task"], groups["n_output"], strict=True)
-    }
+def _seen(rows: pd.DataFrame) -> Iterator[Seen]:
+    """Rows summed by cell and problem."""
+    sums = rows.groupby(list(_LENGTHS), as_index=False, dropna=False)["n_output"].agg(["size", "sum"])
+    columns = (sums[name].tolist() for name in (*_LENGTHS, "size", "sum"))
+    for cell_id, model, task, protection, problem, count, tokens in zip(*columns, strict=True):
+        kind = kind_of(None if pd.isna(protection) else str(protection))
+        yield Seen(Source(str(cell_id), str(model), str(task), kind), str(problem), int(count), float(tokens))
 
 
 def _speed(rows: pd.DataFrame) -> dict[str, float]:

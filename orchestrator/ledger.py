@@ -14,7 +14,7 @@ from orchestrator.chunks import ChunkId
 from orchestrator.messages import Planned, Seat
 from workers.api import EngineSpec
 
-Rank = tuple[float, str, int, int, int]
+Rank = tuple[float, str, int, float, int, int]
 
 
 class Status(StrEnum):
@@ -138,7 +138,8 @@ class Books:
             return
         line = self.lines.setdefault(plan.engine, Line(plan.engine))
         # Arms of one (sample, block) follow one another, so that comparisons become paired early.
-        rank = (-self.group_tokens[plan.group], plan.group, plan.chunk.sample, plan.chunk.block, plan.arm)
+        place = plan.chunk.sample, -plan.block_tokens, plan.chunk.block, plan.arm
+        rank = (-self.group_tokens[plan.group], plan.group, *place)
         self.chunks[plan.chunk] = ChunkEntry(plan, rank, Status.OWNED, attempt=plan.attempts)
         self.rows[Status.OWNED] += plan.rows
         line.unsettled += 1

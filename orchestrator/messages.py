@@ -107,6 +107,7 @@ class Planned:
     """A chunk as the scheduler sees it.
 
     expected_tokens  of one row; longest first
+    block_tokens     the same of the longest arm of this block: blocks come in this order, arms of one side by side
     group            arms of one group are compared with each other and run interleaved; `arm` is the place in it
     attempts         attempts already on record; numbers of new ones continue from here
     """
@@ -118,6 +119,7 @@ class Planned:
     group: str
     arm: int
     attempts: int = 0
+    block_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

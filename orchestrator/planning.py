@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator import work_list
 from orchestrator.cells import Cell, canonical_json
 from orchestrator.chunks import BLOCK, blocks_for, plan_missing
 from orchestrator.grid import Plan, PlannedCell
 from orchestrator.history import History
+from orchestrator.lengths import DEFAULT_DOUBT, PEER_DOUBT, source_of
 from orchestrator.stats.power import planned_difference
 from orchestrator.store.rows import comparison_id
 from policies.budget import Protection
@@ -20,9 +22,6 @@ from workers.api import EngineSpec
 # Careful figures for a model that has no row in the store yet: one engine, start to finish.
 DEFAULT_TOKENS_PER_SECOND = 1500.0
 ENGINE_START_SECONDS = 30.0
-# Factors, either way, that a figure may be off by. Lengths of arms of one model and task have differed by up to a
-# third in the published table, and speed changes with the share of long contexts; a default may be anything.
-MEASURED_DOUBT, PEER_DOUBT, DEFAULT_DOUBT = 1.1, 1.35, 2.0
 # Text compresses to about 3 bytes a token; the rest is columns and file overhead of a chunk.
 DEFAULT_BYTES_PER_TOKEN = 3.0
 BYTES_PER_CHUNK = 24_000
@@ -120,7 +119,7 @@ class Forecast:
 
 def forecast(plan: Plan, history: History, store: str) -> Forecast:
     """Pure: the same plan and history give the same figures. `store` is only named."""
-    cells = tuple(_cell(planned, history) for planned in plan.cells)
+    cells = tuple(_cell(plan, planned, history) for planned in plan.cells)
     engines = tuple(_engines(plan, cells, history))
     job = plan.job
     gpus = job.resources.tp * job.resources.pp
@@ -178,19 +177,18 @@ def _plainness(cell: Cell, recent: int | None) -> tuple[bool, bool, str]:
     return cell.protection is not Protection.PROMPT, own != recent, canonical_json(dict(cell.policy.params))
 
 
-def _cell(planned: PlannedCell, history: History) -> CellForecast:
+def _cell(plan: Plan, planned: PlannedCell, history: History) -> CellForecast:
     cell, cell_id = planned.cell, planned.cell_id
     missing = plan_missing(cell_id, planned.n_problems, planned.samples_max, history.committed)
     total = planned.samples_max * blocks_for(planned.n_problems)
     rows = sum(min(BLOCK, planned.n_problems - chunk.block * BLOCK) for chunk in missing)
-    peer = (cell.model.path, cell.task.name)
-    if cell_id in history.lengths:
-        tokens, source, doubt = history.lengths[cell_id], "this cell's rows", MEASURED_DOUBT
-    elif peer in history.peers:
-        tokens, source, doubt = history.peers[peer], "rows of the same model and task", PEER_DOUBT
-    else:
-        tokens, source, doubt = float(planned.expected_tokens), "the task's own figure", DEFAULT_DOUBT
-    return CellForecast(planned, total, total - len(missing), rows, tokens, source, doubt)
+    source, lengths = source_of(cell), history.lengths
+    tokens = lengths.level(source, planned.expected_tokens)
+    if rows:
+        expected = work_list.expected_tokens(plan, planned, lengths)
+        tokens = sum(sum(expected[chunk.block]) for chunk in missing) / rows
+    origin, doubt = lengths.origin(source), lengths.doubt(source)
+    return CellForecast(planned, total, total - len(missing), rows, tokens, origin, doubt)
 
 
 def _engines(plan: Plan, cells: tuple[CellForecast, ...], history: History) -> Iterator[EngineForecast]:

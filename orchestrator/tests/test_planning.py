@@ -18,6 +18,8 @@ from orchestrator.commands import plan as plan_command
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
 from orchestrator.history import History
+from orchestrator.ledger import Books
+from orchestrator.lengths import DEFAULT_DOUBT, NOTHING_LEARNED, Seen, learn, source_of
 from orchestrator.planning import Forecast, forecast
 from orchestrator.spec import JobSpec
 from orchestrator.store.reader import Reader
@@ -25,6 +27,7 @@ from orchestrator.store.rows import plan_row
 from orchestrator.store.tests.stores import commit_block, make_row, make_work
 from orchestrator.store.writer import Store
 from orchestrator.tests.machines import Machine, job_text
+from orchestrator.work_list import work_list
 
 ARMS = "{policies: [full, random, {name: random, protection: none}, recent], keep: [132, 264], interval: 16}"
 
@@ -59,8 +62,10 @@ def test_committed_rows_are_counted_off_and_lend_their_lengths_and_speed(tmp_pat
     finished, other = expected.cells[1], expected.cells[2]
     assert (finished.committed, finished.rows, finished.tokens) == (2, 0, 0)
     # problem i generates 1000 + i tokens, from second i to second i + 10.5
-    assert (finished.tokens_per_row, finished.source) == (1007.5, "this cell's rows")
-    assert (other.tokens_per_row, other.source) == (1007.5, "rows of the same model and task")
+    # and 16 rows count as much as what they lean on, at each of three levels
+    assert finished.tokens_per_row == pytest.approx(1007.5 - (1007.5 - 950) / 8, abs=0.1)
+    assert other.tokens_per_row == pytest.approx(1007.5 - (1007.5 - 950) / 4, abs=0.1)
+    assert (finished.source, other.source) == ("this cell's rows", "rows of the same model and task")
     total, span = 16 * 1007.5, timedelta(seconds=25.5).total_seconds()
     assert expected.engines[1].tokens_per_second == pytest.approx(total / span)
     assert expected.engines[1].source == "rows of the store"
@@ -210,14 +215,14 @@ def test_a_range_says_how_far_off_hours_may_be_and_a_price_follows_it(tmp_path: 
     blind = seen(plan, tmp_path / "none")
     start = 2 * planning.ENGINE_START_SECONDS / 3600
     least, most = blind.gpu_hours_range
-    assert (blind.gpu_hours - start) / (least - start) == pytest.approx(planning.DEFAULT_DOUBT**2)
-    assert (most - start) / (blind.gpu_hours - start) == pytest.approx(planning.DEFAULT_DOUBT**2)
+    assert (blind.gpu_hours - start) / (least - start) == pytest.approx(DEFAULT_DOUBT**2)
+    assert (most - start) / (blind.gpu_hours - start) == pytest.approx(DEFAULT_DOUBT**2)
     assert blind.cost == pytest.approx(4 * blind.gpu_hours)
     store = Store.open(tmp_path)
     commit_block(store, plan.cells[1].cell, ChunkId(plan.cells[1].cell_id, 0, 0), "1" * 16)
     known = seen(plan, tmp_path)
     least, most = known.gpu_hours_range
-    assert (most - start) / (least - start) < planning.DEFAULT_DOUBT**4 / 2
+    assert (most - start) / (least - start) < DEFAULT_DOUBT**4 / 2
     console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     console.print(plan_command.page(blind))
     assert "GPU-hours, 0.0 to 0.1), 0.15 at the job's rate (0.09 to 0.38)" in console.export_text().replace("\n", " ")
@@ -240,3 +245,20 @@ def test_a_policy_file_is_named_with_its_hash(tmp_path: Path) -> None:
     (source,) = {planned.cell.policy.source for planned in plan.cells}
     assert f"policy file mine.py runs in every engine; hash {source}." in seen(plan, tmp_path / "none").notes
     assert len(source) == 16
+
+
+def test_the_work_list_has_longest_blocks_first_with_their_arms_side_by_side() -> None:
+    plan = planned()
+    done = plan.cells[1]
+    problems = plan.prompts[done.cell.model, done.cell.task].problems
+    rows = [Seen(source_of(done.cell), problem.problem_id, 4, 4000.0 + i) for i, problem in enumerate(problems)]
+    chunks = work_list(plan, {ChunkId(done.cell_id, 0, 0)}, [(ChunkId(done.cell_id, 0, 1), 2)], learn(rows))
+    books = Books(group_tokens={chunk.group: chunk.expected_tokens for chunk in chunks})
+    for chunk in chunks:
+        books.add(chunk)
+    order = [entry.plan for entry in sorted(books.chunks.values(), key=lambda entry: entry.rank)]
+    assert [chunk.chunk.block for chunk in order] == [1] * 7 + [0] * 6
+    assert [chunk.arm for chunk in order] == [*range(7), 0, *range(2, 7)]
+    assert {chunk.attempts for chunk in order if chunk.chunk.cell_id == done.cell_id} == {2}
+    flat = work_list(plan, set(), (), NOTHING_LEARNED)
+    assert {chunk.expected_tokens for chunk in flat} == {950.0}
