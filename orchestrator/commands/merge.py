@@ -22,7 +22,7 @@ def command(sources: tuple[Path, ...], target: str) -> None:
     """
     opened = [StorePaths(source) for source in sources]
     for paths in opened:
-        check_version(paths)
+        check_version(paths, writing=True)
         if paths.place == StorePaths(Path(target)).place:
             raise UserError(f"{paths.name} cannot be merged into itself.")
     into = Store.open(target).paths

@@ -27,7 +27,7 @@ from orchestrator.store.index import CELL_COLUMNS as CELL_COLUMNS
 from orchestrator.store.index import COUNTS_FIRST, GRADER_COLUMNS, ORIGIN_COLUMNS, ROW_COLUMNS, Change, nothing
 from orchestrator.store.listing import Folder
 from orchestrator.store.paths import StorePaths
-from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, SCHEMA_VERSION
+from orchestrator.store.schema import COLD, GENERATIONS, GRADES, PLAN, READABLE, SCHEMA_VERSION
 from orchestrator.store.writer import check_version
 
 # Columns a grade adds to a row; null where the row has not been graded.
@@ -316,7 +316,7 @@ def _footer_problem(path: Path, schema: pa.Schema) -> str | None:
     except (OSError, pa.ArrowException) as error:
         return f"no readable Parquet footer ({_first_line(error)})"
     version = (found.metadata or {}).get(b"schema_version", b"none").decode()
-    if version != str(SCHEMA_VERSION):
+    if version not in map(str, READABLE):
         return f"schema version {version}, not {SCHEMA_VERSION}"
     for field in schema:
         place = found.get_field_index(field.name)

@@ -1,7 +1,8 @@
 """The store's tables, declared: types, units and meaning per column; nothing is ever inferred from data.
 
 Within one SCHEMA_VERSION only nullable columns may be added. A renamed or retyped column, another BLOCK or another
-directory layout is a new version, and stores of another version are refused (contracts.md section 4).
+directory layout is a new version (contracts.md section 4). Stores of READABLE versions are read as they are; rows are
+added to stores of SCHEMA_VERSION only, and `evictbench migrate` brings an older store there (migration.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import pyarrow as pa
 
 from orchestrator.chunks import BLOCK
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE = frozenset({1, SCHEMA_VERSION})
+"""Version 1 may lack the nullable columns lenient, nan_scores and gpu_ids in files from before they were added."""
 
 # Large or rarely read: never copied into the reader's memory, fetched from the files that hold them when asked for.
 COLD = frozenset({"text", "age_histogram", "versions"})
@@ -143,3 +146,19 @@ PLAN = _table(
     _required("samples_max", pa.int32(), "samples at which topping up stops"),
     _required("expected_tokens", pa.float64(), "generated tokens the planner expects per row", "tokens"),
 )
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with exactly the columns of `schema`; nullable ones that it lacks are null.
+
+    Raises ValueError for a required column that it lacks, and pa.ArrowException for one of another type.
+    """
+    columns = []
+    for field in schema:
+        if field.name in table.column_names:
+            columns.append(table[field.name].cast(field.type))
+        elif field.nullable:
+            columns.append(pa.nulls(table.num_rows, field.type))
+        else:
+            raise ValueError(f"no column {field.name}")
+    return pa.table(columns, schema=schema)

@@ -6,13 +6,13 @@ Apart from generations by design: accuracy runs never say anything about speed (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.store.paths import StorePaths
+from orchestrator.store.schema import conform
 
 
 def _field(name: str, kind: pa.DataType, meaning: str, unit: str = "", nullable: bool = False) -> pa.Field:
@@ -75,20 +75,7 @@ def read(paths: StorePaths) -> Measured:
     tables, skipped = [THROUGHPUT.empty_table()], []
     for path in sorted((paths.root / "throughput").glob("*/*.parquet")):
         try:
-            tables.append(_conform(path))
+            tables.append(conform(pq.read_table(path), THROUGHPUT))
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             skipped.append(f"Skipped {path.relative_to(paths.root)}: {str(error).splitlines()[0][:120]}.")
     return Measured(pa.concat_tables(tables).to_pandas(), tuple(skipped))
-
-
-def _conform(path: Path) -> pa.Table:
-    found = pq.read_table(path)
-    columns = []
-    for field in THROUGHPUT:
-        if field.name in found.column_names:
-            columns.append(found[field.name].cast(field.type))
-        elif field.nullable:
-            columns.append(pa.nulls(found.num_rows, field.type))
-        else:
-            raise ValueError(f"no column {field.name}")
-    return pa.table(columns, schema=THROUGHPUT)

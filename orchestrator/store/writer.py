@@ -21,10 +21,10 @@ from orchestrator.errors import UserError
 from orchestrator.store import files, mirror
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import GraderKey, StorePaths, chunk_files
-from orchestrator.store.schema import GENERATIONS, GRADES, SCHEMA_VERSION
+from orchestrator.store.schema import GENERATIONS, GRADES, READABLE, SCHEMA_VERSION
 
 _PROBE_BYTES = 1 << 16
-_MARKER = {"schema_version": SCHEMA_VERSION, "block": BLOCK}
+MARKER = {"schema_version": SCHEMA_VERSION, "block": BLOCK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Store:
         paths = StorePaths(Path(path))
         if create and not _marked(paths):
             _make(paths)
-        check_version(paths)
+        check_version(paths, writing=True)
         try:
             files.sweep(paths.temporary)
             files.replace(paths.temporary / "probe", _write_probe, paths.temporary)
             (paths.temporary / "probe").unlink(missing_ok=True)
             guarded = mirror.of(paths.root) is None or not files.create_if_absent(
-                paths.marker, files.json_writer(_MARKER), paths.temporary
+                paths.marker, files.json_writer(MARKER), paths.temporary
             )
         except OSError as error:
             raise _unwritable(paths, error) from error
@@ -130,20 +130,30 @@ def missing(path: Path) -> bool:
     return not (paths.root.exists() if mirror.of(paths.root) is None else _marked(paths))
 
 
-def check_version(paths: StorePaths) -> None:
-    """Raises UserError unless the directory is a store of this schema version."""
+def version(paths: StorePaths) -> tuple[Any, Any]:
+    """Schema version and block size of a store as its store.json has them. Raises UserError where there is no store."""
     if not _marked(paths):
         raise UserError(
             f"{paths.name} is no store: it has no store.json. Run a job first (evictbench run JOB), or name the "
             "directory that execution.store in the job file points to."
         )
     marker = files.read_json(paths.marker)
-    found = (marker.get("schema_version"), marker.get("block")) if isinstance(marker, dict) else (None, None)
-    if found != (SCHEMA_VERSION, BLOCK):
+    return (marker.get("schema_version"), marker.get("block")) if isinstance(marker, dict) else (None, None)
+
+
+def check_version(paths: StorePaths, *, writing: bool = False) -> None:
+    """Raises UserError unless the directory is a store that can be read here, or with `writing` be added to."""
+    found, block = version(paths)
+    if found not in READABLE or block != BLOCK:
         raise UserError(
-            f"{paths.name} was written with store schema version {found[0]} (block {found[1]}); this evictbench "
-            f"reads and writes version {SCHEMA_VERSION} (block {BLOCK}). Use the evictbench release that wrote it, or "
-            "name a new directory in execution.store."
+            f"{paths.name} was written with store schema version {found} (block {block}); this evictbench reads and "
+            f"writes version {SCHEMA_VERSION} (block {BLOCK}). Use the evictbench release that wrote it, or name a new "
+            "directory in execution.store."
+        )
+    if writing and found != SCHEMA_VERSION:
+        raise UserError(
+            f"{paths.name} was written with store schema version {found}; this evictbench adds rows to version "
+            f"{SCHEMA_VERSION}. Bring it up to date, rows stay as they are: evictbench migrate {paths.name}"
         )
 
 
@@ -166,7 +176,7 @@ def _make(paths: StorePaths) -> None:
                 f"{paths.root} is not empty and is no store (it holds {foreign[0]} and no store.json); name an empty "
                 "or new directory in execution.store."
             )
-        files.create_if_absent(paths.marker, files.json_writer(_MARKER), paths.temporary)
+        files.create_if_absent(paths.marker, files.json_writer(MARKER), paths.temporary)
     except OSError as error:
         raise _unwritable(paths, error) from error
 

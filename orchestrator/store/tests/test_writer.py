@@ -224,7 +224,7 @@ def test_every_column_says_what_it_means_and_travels_in_the_file(tmp_path: Path)
             assert b"unit" in field.metadata, field.name
     store = build_store(tmp_path / "s", [Arm("random", "1" * 8)])
     found = pq.read_schema(store.paths.generation(CHUNK))
-    assert found.metadata[b"schema_version"] == b"1"
+    assert found.metadata[b"schema_version"] == str(SCHEMA_VERSION).encode()
     assert found.field("keep").metadata[b"unit"] == b"tokens"
 
 
