@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from workers.vllm_engine.tests.cases import INTERVAL, MODEL, PROMPTS, random_llama, random_phi3
-from workers.vllm_engine.tests.oracle import KEEP, TOKENS, WIDTHS, Row, apart, compare, every_arm
+from workers.vllm_engine.tests.oracle import KEEP, TOKENS, Row, apart, compare, every_arm
 
 MODELS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "qwen3": ("the embedded reasoner, 8 query heads on 4 KV heads of 32", lambda _: MODEL),
@@ -36,9 +36,8 @@ batch's tokens and trace. `wide`: with a keep that is never reached, tokens are 
 {models}
 
 `vase` and `vase_paper` keep slots for the width of their values. In the first layer a value depends on its
-token alone, so equal tokens are equally wide up to rounding, and which one stays is decided by the last bit
-of two different matrix products. Kept sets may then differ (the first difference was in the first layer in all
-requests looked at); their draw is compared exactly with n_large=0, and their widths by the vectors.
+token alone, so equal tokens are equally wide up to the last bit of the matrix product that made them. Widths
+are therefore compared in bfloat16, as the authors' code has them, and the lower slot comes first among equals.
 """
 
 
@@ -52,11 +51,6 @@ def cell(row: Row) -> str:
     flags = [name for name, good in (("alone", row.alone), ("wide", row.wide)) if not good]
     text = f"{row.tokens}/{row.kept}/{row.requests}, {row.events}"
     return f"{text} differs: {', '.join(flags)}" if flags else text
-
-
-def failed(row: Row) -> bool:
-    """True when something differs that must not."""
-    return not (row.passed or (row.label in WIDTHS and row.alone and row.wide))
 
 
 def table(rows: dict[str, list[Row]]) -> str:
@@ -96,7 +90,7 @@ def main() -> int:
     )
     text = f"{header}\n{table({name: rows[name] for name in args.models})}\n\n{ENGINES}\n\n{verdicts}.\n\n{ranks}\n"
     args.output.write_text(text, encoding="utf-8")
-    return int(any(failed(row) for found in rows.values() for row in found) or not all(same.values()))
+    return int(any(not row.passed for found in rows.values() for row in found) or not all(same.values()))
 
 
 if __name__ == "__main__":

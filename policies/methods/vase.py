@@ -16,7 +16,8 @@ QUARTER = -1
 class VaSE(Windowed):
     """The `n_large` slots of widest values stay; the others are drawn without replacement, by snapkv's score.
 
-    A value's width is its maximum minus its minimum over dimensions (authors' mode `range_sink_sample_attn`).
+    A value's width is its maximum minus its minimum over dimensions (authors' mode `range_sink_sample_attn`), compared
+    in bfloat16 as there, the lower slot first among equals.
     The first n_sink tokens count as widest, inside n_large. With a protected prefix the sinks in it have used up their
     part of n_large, the other protected slots have not: min(n_large - sinks, selectable) candidates stay for their
     width (`vase_paper` has the authors' rule). Slots whose attention is 0 come last.
@@ -26,6 +27,7 @@ class VaSE(Windowed):
     """
 
     name: ClassVar[str] = "vase"
+    version: ClassVar[int] = 2  # 1 compared widths in fp32, where the last bit chose among equal tokens
     scorer: ClassVar[str] = "policies.scoring.value_range:vase"
 
     n_large: int = QUARTER

@@ -28,9 +28,18 @@ def vase(policy: VaSE, view: CacheView) -> torch.Tensor:
 def sampled(policy: VaSE, view: CacheView, attention: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
     """vase's scores from the candidates' attention and width, [L, H, S - recent] each."""
     count = policy.widest(view.keep, view.prot, view.n_select)
-    widest = best(with_sinks(policy, width)[..., view.prot :], count) + view.prot
+    widest = best(comparable(with_sinks(policy, width))[..., view.prot :], count) + view.prot
     scores = attention / exponential(view)[..., : width.shape[2]].to(width.device)
     return scores.scatter_(-1, widest, float("inf"))
+
+
+def comparable(width: torch.Tensor) -> torch.Tensor:
+    """Widths as they are ranked: in bfloat16, as the authors' code has them, so that equal is equal.
+
+    A value of the first layer depends on its token alone. Equal tokens then have one width up to the last bit of the
+    matrix product that made it, and that bit must not decide which of them stays: the lower slot does.
+    """
+    return width.to(torch.bfloat16).to(width.dtype)
 
 
 def with_sinks(policy: VaSE, width: torch.Tensor) -> torch.Tensor:

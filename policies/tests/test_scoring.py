@@ -185,6 +185,18 @@ def test_the_widest_stay_whatever_the_draw() -> None:
     assert all(set(widest[layer, head].tolist()) <= set(kept[layer, head].tolist()) for layer, head in np.ndindex(L, H))
 
 
+def test_the_last_bits_of_equal_widths_decide_nothing() -> None:
+    """Slots 0, 3 and 4 hold one token's value, made by different matrix products; two of them stay."""
+    wide = torch.tensor(2.7).nextafter(torch.tensor(torch.inf))
+    width = torch.stack((torch.tensor(2.7), torch.tensor(1.0), torch.tensor(0.5), wide, wide))[None, None]
+    draw = Draw(1, 0, (0,), (0,))
+    event = CacheView(shape=(1, 1, 5), prot=0, recent=0, n_select=2, t=5, layers=(0,), heads=(0,), draw=draw)
+    policy = build("vase", n_large=2, n_sink=0)
+    assert isinstance(policy, VaSE)
+    scores = value_range.sampled(policy, event, torch.full((1, 1, 5), 0.2), width)
+    assert scores.isposinf().nonzero()[:, 2].tolist() == [0, 3]
+
+
 def test_sinks_are_widest_where_nothing_is_protected() -> None:
     event = view(seed=5, prot=0, n_select=10)
     assert (select(build("vase", window=W, n_large=6), event)[..., :4] == torch.arange(4)).all()

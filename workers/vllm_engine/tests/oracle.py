@@ -170,16 +170,5 @@ def _kept_equal(made: Generation, reference: DenseResult) -> bool:
 
 
 def every_arm() -> dict[str, Arm]:
-    """All policies of the registry and the tests' own, by label.
-
-    Values of the first layer depend on the token alone, so equal tokens have equal value ranges up to rounding, and
-    which of them vase keeps for its width is decided by the last bit, which differs from engine to engine. Its draw is
-    compared exactly: n_large=0.
-    """
-    own = {name: Arm(f"{TESTED}:{name}") for name in ("GreedyForNeeds", "DecodeMass")}
-    exact = {f"{name} n_large=0": Arm(name, {"n_large": 0}) for name in WIDTHS}
-    return registered() | exact | own
-
-
-WIDTHS = ("vase", "vase_paper")
-"""Policies whose defaults are compared, but may differ (every_arm)."""
+    """All policies of the registry and the tests' own, by label."""
+    return registered() | {name: Arm(f"{TESTED}:{name}") for name in ("GreedyForNeeds", "DecodeMass")}
