@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrator import target
 from orchestrator.errors import UserError
 from orchestrator.replication import page
+from orchestrator.replication.probes import ProbeRun
 from orchestrator.replication.published import PAPERS, named
 from orchestrator.report_formats import as_rich
 from orchestrator.store.reader import Reader
@@ -23,17 +24,23 @@ PIPED_WIDTH = 120
 @click.command()
 @click.argument("store", required=False, type=click.Path(path_type=Path))
 @click.option("--paper", default="random-attention", show_default=True, help=f"One of: {', '.join(PAPERS)}.")
+@click.option(
+    "--probes", multiple=True, type=click.Path(path_type=Path), help="Folder of evictbench probe; may be repeated."
+)
 @click.option("--format", "style", type=click.Choice(["text", "md", "html", "csv"]), default="text", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of printing.")
-def command(store: Path | None, paper: str, style: str, out: Path | None) -> None:
+def command(store: Path | None, paper: str, probes: tuple[Path, ...], style: str, out: Path | None) -> None:
     """Every published number with the estimate of STORE (default ./store; or a job file that has been run).
 
     consistent, deviates, differs by design, or not run; text prints the summary, md, html and csv every number. A
     store that is empty or not there shows what would have to run, with GPU-hours.
     """
     named(paper)
+    probed = [ProbeRun.read(folder) for folder in probes]
     with tempfile.TemporaryDirectory() as scratch:
-        found = page.build(_reader(store or target.DEFAULT_STORE, Path(scratch)), paper, str(store or "./store"))
+        found = page.build(
+            _reader(store or target.DEFAULT_STORE, Path(scratch)), paper, str(store or "./store"), probed
+        )
     if style == "text" and out is None:
         console = Console()
         Console(width=console.width if console.is_terminal else PIPED_WIDTH).print(_text(found))

@@ -65,7 +65,7 @@ def why_not(row: Mapping[str, Any]) -> str:
     if metric in _SERVING:
         return "throughput and memory: needs the serving measurement on the published GPU"
     if metric in _PROBES:
-        return "needs the probe of this model"
+        return "probe: evictbench probe jobs/paper/probes_qwen3_4b.yaml, then replicate --probes FOLDER"
     if metric in ONE_ARM and row["policy"] not in METHODS:
         return f"{row['policy'] or 'this method'} is no policy here"
     if metric in ("prompt_survival_per_head", "prompt_survival_union"):

@@ -14,6 +14,7 @@ from orchestrator.analysis_rows import records
 from orchestrator.replication.columns import Status
 from orchestrator.replication.costs import campaign
 from orchestrator.replication.counts import PUBLISHED_RULE, counts_table
+from orchestrator.replication.probes import ProbeRun
 from orchestrator.replication.published import named
 from orchestrator.replication.serving import SERVING
 from orchestrator.replication.table import replication_table
@@ -45,9 +46,9 @@ class Page:
     table: pd.DataFrame
 
 
-def build(reader: Reader, paper: str, store: str) -> Page:
-    """Compare a store, named `store`, with a publication. Raises UserError for an unknown paper."""
-    table = replication_table(reader, paper)
+def build(reader: Reader, paper: str, store: str, probed: Sequence[ProbeRun] = ()) -> Page:
+    """Compare a store, named `store`, and probe runs with a publication. Raises UserError for an unknown paper."""
+    table = replication_table(reader, paper, probed)
     own, others = (table[table["third_party"].astype(bool) == third] for third in (False, True))
     arms = campaign(table)
     sheets = [_summary(own), *_counts(reader)]

@@ -10,9 +10,10 @@ import pandas as pd
 
 from orchestrator.analysis_columns import frame
 from orchestrator.analysis_rows import planned_rows, records
-from orchestrator.replication import costs, counts, design, estimates, facts, serving
+from orchestrator.replication import costs, counts, design, estimates, facts, probes, serving
 from orchestrator.replication.arms import AVERAGE_TASK, COUNTED, SURVIVAL, Wanted, wanted
 from orchestrator.replication.columns import REPLICATION, Status
+from orchestrator.replication.probes import ProbeRun
 from orchestrator.replication.published import named, published
 from orchestrator.replication.run import Run
 from orchestrator.store.reader import Reader
@@ -21,7 +22,7 @@ Row = Mapping[str, Any]
 Columns = dict[str, Any]
 
 
-def replication_table(reader: Reader, paper: str = "random-attention") -> pd.DataFrame:
+def replication_table(reader: Reader, paper: str = "random-attention", probed: Sequence[ProbeRun] = ()) -> pd.DataFrame:
     """One row per published number with the columns REPLICATION, in the order of the publication.
 
     consistent         the published value lies in the prediction interval, or the printed range touches it
@@ -29,18 +30,19 @@ def replication_table(reader: Reader, paper: str = "random-attention") -> pd.Dat
     differs by design  the run differs on purpose (`reason`); `inside` still says which of the two it would be
     not run            no cell of the store is this arm (`needs`, `gpu_hours`), or nothing here measures it (`reason`)
 
-    Third parties' numbers are marked third_party. Raises UserError for an unknown paper.
+    probed: results of evictbench probe, which lie beside stores. Third parties' numbers are marked third_party. Raises
+    UserError for an unknown paper.
     """
     run = Run(reader)
     numbers = published(named(paper))
-    rows = [{**row, **_found(row, run)} for row in records(numbers)]
+    rows = [{**row, **_found(row, run, probed)} for row in records(numbers)]
     return frame(rows, REPLICATION)
 
 
-def _found(row: Row, run: Run) -> Columns:
+def _found(row: Row, run: Run, probed: Sequence[ProbeRun]) -> Columns:
     arms, sign = wanted(row)
     if not arms:
-        measured = facts.found(row, run) or serving.found(row, run.throughput)
+        measured = facts.found(row, run) or serving.found(row, run.throughput) or probes.found(row, probed)
         why = {"status": Status.NOT_RUN.value, "reason": facts.why_not(row)}
         return measured or serving.not_run(row) or why
     if row["metric"] in COUNTED:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import jobs
+from orchestrator.cells import Cell, SamplingRef
 from orchestrator.commands.replicate import command
 from orchestrator.errors import UserError
 from orchestrator.replication.arms import GRID_MODELS, grid
@@ -20,6 +22,7 @@ from orchestrator.replication.costs import campaign
 from orchestrator.replication.counts import OUR_RULE, PUBLISHED_RULE, counts_table
 from orchestrator.replication.names import MODELS, TASKS, same_model
 from orchestrator.replication.page import JOBS, as_html, as_markdown, build, summary
+from orchestrator.replication.probes import ProbeRun
 from orchestrator.replication.published import named, published
 from orchestrator.replication.table import replication_table
 from orchestrator.store.reader import Reader
@@ -30,6 +33,7 @@ from orchestrator.throughput import commit
 QWEN = "Qwen/Qwen3-4B"
 # MATH500, Qwen3-4B, keep 1024: random .874, SnapKV .703; 40 problems x 2 answers stand for the 500.
 RANDOM = Arm("random", ("1" * 35 + "0" * 5,) * 2, keep=1024, interval=64, model=QWEN, task="math500")
+FIELDS = [field.name for field in fields(Arm)]
 SNAPKV = replace(RANDOM, policy="snapkv", protection="none", outcomes=("1" * 10 + "0" * 30,) * 2)
 
 
@@ -69,16 +73,108 @@ def test_an_empty_store_says_what_would_have_to_run(tmp_path: Path) -> None:
     assert counts_table(Reader(tmp_path / "s")).dtypes.astype(str).to_dict() == dict(COUNTS)
 
 
-def test_consistent_deviating_and_by_design(tmp_path: Path) -> None:
+class AsPublished(Arm):
+    """An arm under the authors' sampling."""
+
+    @property
+    def cell(self) -> Cell:
+        """Temperature .6, top_p .95, no top_k."""
+        return replace(super().cell, sampling=SamplingRef(0.6, 0.95, 0, 0.0, 32768))
+
+
+MAIN = {"table": "Table1", "model": "Qwen3-4B", "task": "MATH500", "metric": "accuracy"}
+
+
+def test_a_run_as_published_is_consistent_or_deviates(tmp_path: Path) -> None:
+    random, snapkv = (AsPublished(**{name: getattr(arm, name) for name in FIELDS}) for arm in (RANDOM, SNAPKV))
+    build_store(tmp_path / "s", [random, snapkv])
+    table = replication_table(Reader(tmp_path / "s"))
+    right, wrong = (number(table, policy=policy, **MAIN) for policy in ("Random Attention", "SnapKV"))
+    assert (right["status"], right["inside"], right["reason"]) == ("consistent", True, "")
+    assert right["predicted_low"] < 0.874 < right["predicted_high"]
+    # A quarter of 40 problems where 70.3 % of 500 were published.
+    assert (wrong["estimate"], wrong["status"], wrong["inside"]) == (0.25, "deviates", False)
+    assert wrong["predicted_high"] < 0.703
+    assert number(table, policy="VaSE", **MAIN)["status"] == "not run"
+    page = build(Reader(tmp_path / "s"), "random-attention", "s")
+    deviating = next(sheet for sheet in summary(page) if sheet.title == "Deviating")
+    assert "Qwen3-4B MATH500 SnapKV K1024 unprotected" in [row[0] for row in deviating.rows]
+    assert "<tr class='deviates'>" in as_html(page)
+    assert "✗ deviates" in as_markdown(page)
+
+
+def test_a_run_that_differs_on_purpose_says_so(tmp_path: Path) -> None:
     build_store(tmp_path / "s", [RANDOM, SNAPKV])
     table = replication_table(Reader(tmp_path / "s"))
-    main = {"table": "Table1", "model": "Qwen3-4B", "task": "MATH500", "metric": "accuracy"}
-    random, snapkv = (number(table, policy=policy, **main) for policy in ("Random Attention", "SnapKV"))
+    random, snapkv = (number(table, policy=policy, **MAIN) for policy in ("Random Attention", "SnapKV"))
     assert (random["estimate"], random["problems"], random["samples"]) == (35 / 40, 40, 2)
     # The store's cells are greedy and the published ones are not: said, with the comparison beside it.
     assert (random["status"], random["inside"], snapkv["inside"]) == ("differs by design", True, False)
     assert "temperature 0, published 0.6" in random["reason"]
-    assert number(table, policy="VaSE", **main)["status"] == "not run"
+
+
+def probe(arm: str, kind: str = "planted_fact", events: int = 15, **found: float) -> dict[str, Any]:
+    """A row of probes.json; intervals reach .05 to both sides."""
+    row: dict[str, Any] = {"probe": kind, "variant": "", "arm": arm, "fact": "all", "events": events, "n": 250}
+    for name, value in {"retrieval": 0.0, "log_prob": 0.0, "r": 0.0, **found}.items():
+        row |= {name: value, f"{name}_low": value - 0.05, f"{name}_high": value + 0.05}
+    return row
+
+
+def probe_folder(folder: Path, rows: list[dict[str, Any]], keep: int = 1088, model: str = QWEN) -> Path:
+    kinds = [{"kind": "planted_fact", "distance": 1536}, {"kind": "two_facts", "distance": 1536}]
+    job = {"model": {"path": model}, "arms": {"keep": [keep], "interval": [64]}, "probes": kinds}
+    folder.mkdir(parents=True)
+    (folder / "probes.json").write_text(json.dumps({"job": job, "results": rows}))
+    return folder
+
+
+PROBED = [
+    probe("deleted", log_prob=-13.6),
+    probe("kept", retrieval=0.99, log_prob=-0.2),
+    probe("{5}", retrieval=0.03),
+    probe("{1}", retrieval=0.02),
+    probe("{2,5}", retrieval=0.2),
+    probe("first in {3}", "two_facts", r=0.12),
+    probe("first in {3}, second in {4}", "two_facts", r=0.3),
+    probe("random K1088 r64 none", "passcode", 57, retrieval=0.02),
+    probe("vase K1088 r64 prompt", "passcode", 57, retrieval=0.3),
+    probe("rkv K1088 r64 none", "passcode", 40, retrieval=0.84),
+]
+
+
+def test_probe_figures_come_from_the_folder_of_a_probe(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s")
+    probed = [ProbeRun.read(probe_folder(tmp_path / "p", PROBED))]
+    table = replication_table(Reader(tmp_path / "s"), probed=probed)
+    needle = {"table": "Table3", "metric": "retrieval"}
+    random = number(table, policy="Random Attention", **needle)
+    # The published number has 250 instances of its own: the interval is wider by sqrt(2).
+    assert random["predicted_high"] == pytest.approx(0.02 + 0.05 * 2**0.5 + 0.05)
+    assert (random["status"], random["estimate"], random["problems"]) == ("consistent", 0.02, 250)
+    assert number(table, policy="VaSE", **needle)["status"] == "not run", "protected is another arm"
+    assert number(table, policy="R-KV", **needle)["reason"] == "40 events, published 57"
+    figure = {"table": "Fig3a", "metric": "retrieval"}
+    assert number(table, policy="{2,5}", **figure)["status"] == "deviates"
+    best, second = (number(table, policy=f"{name} single KV head", **figure) for name in ("best", "second"))
+    assert (best["estimate"], second["estimate"]) == (0.03, 0.02)
+    assert number(table, policy="deleted everywhere", metric="mean_value_logprob")["status"] == "consistent"
+    assert number(table, policy="x only in h3", metric="recall_R")["status"] == "consistent"
+    assert number(table, policy="x in h3 and y in h5")["reason"] == "best heads {3},{4}, published {3},{5}"
+    assert number(table, task="planted fact", metric="distance_tokens")["status"] == "consistent"
+    other = [
+        ProbeRun.read(probe_folder(tmp_path / "q", PROBED, keep=512)),
+        ProbeRun.read(probe_folder(tmp_path / "r", PROBED, model="embedded:reasoner")),
+    ]
+    by_design = number(replication_table(Reader(tmp_path / "s"), probed=other[:1]), policy="{2,5}", **figure)
+    assert (by_design["status"], by_design["reason"]) == ("differs by design", "keep 512, published 1088")
+    foreign = number(replication_table(Reader(tmp_path / "s"), probed=other[1:]), policy="{2,5}", **figure)
+    assert foreign["reason"].startswith("probe: evictbench probe jobs/paper/probes_qwen3_4b.yaml")
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "probes.json").write_text("[]")
+    for folder, said in (("none", "No such file"), ("t", "is not what evictbench probe writes")):
+        with pytest.raises(UserError, match=said):
+            ProbeRun.read(tmp_path / folder)
 
 
 @pytest.mark.parametrize(
