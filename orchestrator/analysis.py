@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.analysis_columns import ARMS, DIFFERENCES, KEYS, frame
-from orchestrator.analysis_pairs import Answers, Pair, Question, long_problems, pair_problems, pairs
+from orchestrator.analysis_pairs import Answers, Pair, Question, pair_problems, pairs
 from orchestrator.analysis_rows import complete, planned_rows
 from orchestrator.errors import UserError, closest
 from orchestrator.stats import multiplicity
 from orchestrator.stats.arms import accuracy
 from orchestrator.stats.comparison import Comparison, compare
+from orchestrator.stats.paired import Paired
 from orchestrator.stats.verdict import judge, withhold
 from orchestrator.store.reader import Reader
 
@@ -97,7 +99,10 @@ def differences_table(
     reference that no cell has.
     """
     answers = answers or Answers(reader, selection.campaign)
-    rows = [{**found.arm, **_difference(found, answers.problems())} for found in pairs(answers, question)]
+    rows = [
+        {**found.arm, **answers.remembered(("difference", *found.key), partial(_difference, found, answers))}
+        for found in pairs(answers, question)
+    ]
     return selection.apply(_corrected(frame(rows, DIFFERENCES), question.family))
 
 
@@ -117,7 +122,8 @@ def _arm(cell: dict[str, Any], means: Mapping[str, Any] | None, problems: dict[s
     }
     if means is None:
         return {**progress, "interval_rule": "none", "preemptions": 0}
-    answered = problems[cell["cell_id"]].query("counts > 0")
+    answered = problems[cell["cell_id"]]
+    answered = answered[answered["counts"] > 0]
     found = accuracy(answered["right"].to_numpy(np.int64), answered["counts"].to_numpy(np.int64))
     return {
         **progress,
@@ -131,9 +137,9 @@ def _arm(cell: dict[str, Any], means: Mapping[str, Any] | None, problems: dict[s
     }
 
 
-def _difference(found: Pair, problems: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    arm, reference = found.arm, found.reference
-    result = compare(found.paired, found.rule)
+def _difference(found: Pair, answers: Answers) -> dict[str, Any]:
+    arm, reference, paired = found.arm, found.reference, found.paired
+    result = compare(paired, found.rule)
     judgement = result.judgement
     invalid = arm["invalid"] + reference["invalid"]
     if invalid:
@@ -158,7 +164,7 @@ def _difference(found: Pair, problems: Mapping[str, pd.DataFrame]) -> dict[str, 
         "looks": len(found.looks) or None,
         "alpha": found.rule.alpha,
         **_comparison_columns(result),
-        **_long(found, long_problems(reference, problems, found.full)),
+        **_long(found, paired, answers.long(reference, found.full)),
     }
 
 
@@ -176,13 +182,13 @@ def _comparison_columns(result: Comparison) -> dict[str, Any]:
     }
 
 
-def _long(found: Pair, long: pd.Index[str] | None) -> dict[str, Any]:
+def _long(found: Pair, paired: Paired, long: pd.Index[str] | None) -> dict[str, Any]:
     if long is None:
         return {"long_problems": None}
-    kept = found.common.intersection(long).sort_values()
-    paired = pair_problems(found.mine, found.theirs, kept)
-    low, high = judge(paired, found.rule).interval
-    return {"long_problems": len(kept), "long_difference": paired.mean, "long_low": low, "long_high": high}
+    inside = long.get_indexer(found.common) >= 0
+    part = paired if inside.all() else pair_problems(found.mine, found.theirs, found.common[inside])
+    low, high = judge(part, found.rule).interval
+    return {"long_problems": part.n, "long_difference": part.mean, "long_low": low, "long_high": high}
 
 
 def _corrected(table: pd.DataFrame, family: str) -> pd.DataFrame:

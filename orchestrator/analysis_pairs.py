@@ -6,12 +6,13 @@ count in both arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from orchestrator.analysis_rows import cells_of, counted, problems_of, records
@@ -23,6 +24,7 @@ from orchestrator.store import aggregates
 from orchestrator.store.reader import Reader
 
 Cell = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class Pair:
     waiting: bool = False
 
     @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What the comparison's numbers depend on, within one store at one time."""
+        return (self.arm["cell_id"], self.reference["cell_id"], self.rule, self.look, self.looks, self.waiting)
+
+    @property
     def paired(self) -> Paired:
         """Exact per-problem differences, arm - reference."""
         return pair_problems(self.mine, self.theirs, self.common)
@@ -81,6 +88,8 @@ class Answers:
         self.cells = {str(cell["cell_id"]): cell for cell in records(cells_of(reader, campaign))}
         self._reader, self._campaign = reader, campaign
         self._by_samples: dict[int | None, dict[str, pd.DataFrame]] = {}
+        self._complete: dict[tuple[str, int | None], pd.DataFrame] = {}
+        self._known: dict[Hashable, Any] = {}
 
     @cached_property
     def means(self) -> dict[str, Cell]:
@@ -104,6 +113,28 @@ class Answers:
         if samples not in self._by_samples:
             self._by_samples[samples] = problems_of(self._reader, list(self.cells), samples)
         return self._by_samples[samples]
+
+    def complete(self, cell: Cell, samples: int | None = None) -> pd.DataFrame:
+        """complete_problems of a cell, by problem id in sorted order; the same frame every time."""
+        key = (str(cell["cell_id"]), samples)
+        if key not in self._complete:
+            self._complete[key] = complete_problems(cell, self.problems(samples), samples).sort_index()
+        return self._complete[key]
+
+    def long(self, reference: Cell, full: Cell | None) -> pd.Index[str] | None:
+        """long_problems of all samples; the same index every time."""
+        key = ("long", full and full["cell_id"], reference["keep"])
+        return self.remembered(key, lambda: long_problems(reference, self.problems(), full))
+
+    def remembered(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned when this key was asked for first: answers never change, so nor does what is computed.
+
+        Another reference or rule then costs only the comparisons that it does not share with those before.
+        """
+        if key not in self._known:
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
 
     def samples_done(self, cell: Cell) -> int:
         """Samples that every planned problem has, graded; 0 without a plan."""
@@ -176,24 +207,37 @@ def _looked_at(arm: Cell, reference: Cell, answers: Answers, question: Question,
 def beside(arm: Cell, reference: Cell, answers: Answers, rule: Rule, samples: int | None = None) -> Pair:
     """Two cells of one comparison, at all samples or at the first `samples` of each problem."""
     problems = answers.problems(samples)
-    mine, theirs = (complete_problems(cell, problems, samples) for cell in (arm, reference))
+    mine, theirs = (answers.complete(cell, samples) for cell in (arm, reference))
     seen = [problems[str(cell["cell_id"])].index for cell in (arm, reference) if cell["cell_id"] in problems]
+    whole = len(seen) == 2 and seen[0].equals(seen[1])
     return Pair(
         arm=arm,
         reference=reference,
         full=full_arm(arm, answers.cells),
         mine=mine,
         theirs=theirs,
-        common=mine.index.intersection(theirs.index).sort_values(),
-        seen=len(set().union(*seen)),
+        common=shared_problems(mine, theirs),
+        seen=len(seen[0]) if whole else len(set().union(*seen)),
         rule=rule,
     )
 
 
+def shared_problems(mine: pd.DataFrame, theirs: pd.DataFrame) -> pd.Index[str]:
+    """Problems that both frames hold, sorted."""
+    if mine.index.equals(theirs.index) and mine.index.is_monotonic_increasing:
+        return mine.index
+    return mine.index.intersection(theirs.index).sort_values()
+
+
 def pair_problems(mine: pd.DataFrame, theirs: pd.DataFrame, common: pd.Index[str]) -> Paired:
     """Pair two frames of problems_of on the problems `common`, which both hold."""
-    counts = [part.loc[common, name].to_numpy(np.int64) for part in (mine, theirs) for name in ("right", "counts")]
-    return pair(*counts)
+    return pair(*_counts(mine, common), *_counts(theirs, common))
+
+
+def _counts(part: pd.DataFrame, common: pd.Index[str]) -> list[npt.NDArray[np.int64]]:
+    """Right and counted answers of these problems."""
+    place = slice(None) if part.index is common else part.index.get_indexer(common)
+    return [part[name].to_numpy(np.int64)[place] for name in ("right", "counts")]
 
 
 def complete_problems(cell: Cell, problems: Mapping[str, pd.DataFrame], samples: int | None = None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.analysis_columns import PROTECTION, frame
-from orchestrator.analysis_pairs import Answers, Cell, complete_problems, pair_problems
+from orchestrator.analysis_pairs import Answers, Cell, pair_problems, shared_problems
 from orchestrator.analysis_rows import complete
 from orchestrator.stats.intervals import t_interval
 from orchestrator.stats.paired import Paired
@@ -118,9 +118,9 @@ def _beyond(
 
 
 def _paired(mine: Cell, theirs: Cell, answers: Answers) -> tuple[Paired, pd.Index[str]]:
-    a, b = (complete_problems(cell, answers.problems()) for cell in (mine, theirs))
-    common = a.index.intersection(b.index).sort_values()
-    return pair_problems(a, b, common), common
+    a, b = (answers.complete(cell) for cell in (mine, theirs))
+    shared = shared_problems(a, b)
+    return pair_problems(a, b, shared), shared
 
 
 def _prompt_kept(cell: Cell, answers: Answers) -> float | None:

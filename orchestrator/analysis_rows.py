@@ -79,7 +79,8 @@ def problems_of(reader: Reader, cell_ids: Sequence[str], samples: int | None = N
     samples: only sample indices below it. Summed in the store; no row is loaded.
     """
     sums = aggregates.problem_sums(reader, cell_ids, samples)
-    sums = sums.astype({"counts": np.int64, "right": np.int64}).set_index("problem_id")
+    # Indexes of Python strings: those that Arrow holds are turned into such again for every look-up.
+    sums = sums.astype({"counts": np.int64, "right": np.int64, "problem_id": object}).set_index("problem_id")
     return {str(cell_id): part.drop(columns="cell_id") for cell_id, part in sums.groupby("cell_id", sort=False)}
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 Interval = tuple[float, float]
 UNKNOWN: Interval = (math.nan, math.nan)
@@ -17,7 +17,9 @@ def t_interval(values: npt.NDArray[np.float64], level: float = 0.95) -> Interval
     n = values.size
     if n < 2:
         return UNKNOWN
-    mean, half = float(values.mean()), float(stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / math.sqrt(n))
+    # stats.t.ppf is the same number, a hundred times slower: it checks and broadcasts its arguments first.
+    half = float(special.stdtrit(n - 1, (1 + level) / 2) * values.std(ddof=1) / math.sqrt(n))
+    mean = float(values.mean())
     return mean - half, mean + half
 
 
@@ -25,7 +27,7 @@ def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
     """Wilson's interval of a proportion: inside [0, 1], and of positive width at 0 and n successes. NaN for n = 0."""
     if n == 0:
         return UNKNOWN
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = float(special.ndtri((1 + level) / 2))
     rate, spread = successes / n, z * z / n
     centre = (rate + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(rate * (1 - rate) / n + spread / (4 * n))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import stats
+from scipy import special, stats
 
 ALPHA = 0.05
 POWER = 0.80
@@ -21,7 +21,7 @@ def detectable_difference(sd: float, n_problems: int, alpha: float = ALPHA, powe
 
 def detectable_from_se(se: float, freedom: float, alpha: float = ALPHA, power: float = POWER) -> float:
     """The same from a standard error and its degrees of freedom."""
-    return float((stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)) * se)
+    return float((special.stdtrit(freedom, 1 - alpha / 2) + special.stdtrit(freedom, power)) * se)
 
 
 def equivalence_power(se: float, margin: float, freedom: float, alpha: float = ALPHA) -> float:
@@ -33,7 +33,7 @@ def equivalence_power(se: float, margin: float, freedom: float, alpha: float = A
         return math.nan
     if se == 0:
         return 1.0
-    room = margin - float(stats.t.ppf(1 - alpha, freedom)) * se
+    room = margin - float(special.stdtrit(freedom, 1 - alpha)) * se
     return float(max(0.0, 2 * stats.norm.cdf(room / se) - 1))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from orchestrator.stats import lattice
@@ -30,8 +33,14 @@ def sign_flip_test(paired: Paired, points: int = MAX_POINTS) -> float | None:
     flipped = np.ones(1)
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         part = np.zeros(int(size) * int(count) + 1)
-        part[:: int(size)] = stats.binom.pmf(np.arange(count + 1), count, 0.5)
+        part[:: int(size)] = _coins(int(count))
         flipped = lattice.convolve(flipped, part)
     # A sum of signed sizes is total - 2 * flipped.
     sums = np.abs(total - 2 * np.arange(flipped.size))
     return float(min(1.0, flipped[sums >= observed].sum()))
+
+
+@lru_cache(maxsize=1024)
+def _coins(count: int) -> npt.NDArray[np.float64]:
+    """float64 [count + 1], probability of each number of heads among `count` fair coins."""
+    return np.asarray(stats.binom.pmf(np.arange(count + 1), count, 0.5), dtype=np.float64)
