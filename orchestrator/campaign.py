@@ -57,6 +57,7 @@ class Options:
     metrics        host and port where Prometheus is answered
     limits         counts and deadlines of the scheduler
     node_seconds   how long to wait for nodes that the job's engines need
+    part           the job is a part of something larger: its report is not what comes next
     """
 
     stuck_seconds: float = 300.0
@@ -65,6 +66,7 @@ class Options:
     metrics: tuple[str, int] | None = None
     limits: Limits = field(default_factory=Limits)
     node_seconds: float = 0.0
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def run(
     _say(console, f"{prepared.job.name}: {size}, {len(prepared.committed)} chunks in {root}, {missing} to run.")
     started = time.monotonic()
     outcome = _drive(prepared, console, connect, options)
-    _conclude(prepared, outcome, time.monotonic() - started, console)
+    _conclude(prepared, outcome, time.monotonic() - started, console, part=options.part)
     if outcome.stopped:
         return EXIT_STOPPED
     return EXIT_INCOMPLETE if outcome.parked or outcome.unfinished or outcome.grade_errors else 0
@@ -233,7 +235,7 @@ def signals(interrupt: Interrupt) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _conclude(prepared: Prepared, outcome: Outcome, seconds: float, console: Console) -> None:
+def _conclude(prepared: Prepared, outcome: Outcome, seconds: float, console: Console, *, part: bool) -> None:
     say = partial(_say, console)
     rate = outcome.tokens / seconds if seconds else 0.0
     say(
@@ -250,7 +252,8 @@ def _conclude(prepared: Prepared, outcome: Outcome, seconds: float, console: Con
         say(f"Stopped ({outcome.stopped}) with {outcome.unfinished} chunks to run. The same command goes on from here.")
     elif not outcome.parked and not outcome.grade_errors:
         small = f" --scale {prepared.job.scale.share:g}" if prepared.job.scale else ""
-        say(f"Everything is committed and graded. Next: evictbench report {prepared.job.source.path}{small}")
+        after = "" if part else f" Next: evictbench report {prepared.job.source.path}{small}"
+        say(f"Everything is committed and graded.{after}")
 
 
 def parked_lines(plan: Plan, parked: Mapping[ChunkId, str]) -> list[str]:

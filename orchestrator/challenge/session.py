@@ -130,7 +130,7 @@ def _run(
             raise UserError(
                 f"{where.task}: {len(arms)} arms became {len(planned)} cells: the challenger is one of the others."
             )
-        code = campaign.run(job, console, connect, store)
+        code = campaign.run(job, console, connect, store, campaign.Options(part=True))
     if code:
         raise Stopped(code)
     return dict(zip(arms, planned, strict=True))
