@@ -9,7 +9,7 @@ PACKAGES := policies workers orchestrator dashboard
 READY := .venv/.ready
 MAX_LINES := 400
 
-.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test test-slow lint imports format bench bench-policies bench-plugin bench-dashboard coverage adaptive aot lock clean oracles soak
+.PHONY: help venv faults smollm2 reasoner demo dashboard pictures test test-slow lint imports format bench bench-policies bench-utilisation bench-plugin bench-dashboard coverage adaptive aot lock clean oracles soak
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench: $(READY)  ## measure speed on this machine: every script of infra/bench
 
 bench-policies: $(READY)  ## what an event of each policy costs here; table in docs/benchmarks.md
 	$(BIN)/python infra/bench/policy_cost.py --write
+
+bench-utilisation: $(READY)  ## idle, reloads and makespan of the published grid, simulated; table in docs/benchmarks.md
+	$(BIN)/python -m infra.bench.utilisation --write
 
 bench-plugin: $(READY)  ## eviction tax in vLLM, and speed at equal memory, on an idle machine; table in docs/benchmarks.md
 	$(BIN)/python -m infra.bench.plugin --write

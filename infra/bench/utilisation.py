@@ -1,10 +1,11 @@
 """Idle time, reloads and makespan of the published grid on 8 and 64 GPUs, simulated, against static shards.
 
-`python infra/bench/utilisation.py` drives the real scheduler (orchestrator.scheduler.step) in virtual time with engines
-that batch continuously; the rival gets the same engines and hands out positional shards, one load each, as the
-authors' launcher does (16 per cell, the remainder in the last). Nothing here is a measurement of a GPU: speeds are the
-published ones, lengths are drawn around each task's own figure, and the conclusions are printed at half and twice each
-assumption.
+`python -m infra.bench.utilisation [--write]` drives the real scheduler (orchestrator.scheduler.step) in virtual time
+with engines that batch continuously; the rival gets the same engines and hands out positional shards, one load each, as
+the authors' launcher does (16 per cell, the remainder in the last). Nothing here is a measurement of a GPU: speeds are
+the published ones, lengths are drawn around each task's own figure, and the conclusions are printed at half and twice
+each assumption. What the scheduler knows of lengths is an assumption too: each task's own figure, what
+orchestrator.lengths learns of the first sample of every problem, or the lengths themselves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from infra.bench.policy_cost import write
+from infra.bench.simulation.grid import CellWork, World, expectations, grid
 from orchestrator.chunks import BLOCK, ChunkId
 from orchestrator.ledger import Limits, State
 from orchestrator.messages import (
@@ -42,81 +45,12 @@ from orchestrator.messages import (
     capacity,
 )
 from orchestrator.scheduler import step
-from orchestrator.tasks.aime import Aime
-from orchestrator.tasks.benchmark import Benchmark
-from orchestrator.tasks.gpqa_diamond import GpqaDiamond
-from orchestrator.tasks.hmmt import Hmmt
-from orchestrator.tasks.livecodebench import LiveCodeBench
-from orchestrator.tasks.math500 import Math500
 from workers.api import EngineSpec
 
+MARKS = ("<!-- bench-utilisation: begin -->", "<!-- bench-utilisation: end -->")
 GPUS_PER_NODE = 8
 SHARDS = 16
 _IDLE_LOOK_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Every assumption. Speeds: tokens/s of one H200, 128 requests of 32k output (arXiv 2609.03430, table 4).
-
-    load          seconds from process start to ready, by model
-    fixed_share   part of a full batch's step time that an empty batch would take too
-    spread        sigma of log-lengths around the task's own figure
-    max_tokens    where answers are cut
-    """
-
-    speed: dict[str, dict[str, float]] = field(
-        default_factory=lambda: {
-            "Qwen3-4B": {"full": 1296, "none": 2046, "queries": 1494, "calibration": 1494},
-            "Phi-4-reasoning": {"full": 780, "none": 1737, "queries": 1212, "calibration": 1212},
-            "Qwen3-14B": {"full": 925, "none": 1819, "queries": 1303, "calibration": 1303},
-            "Qwen3-32B": {"full": 346, "none": 923, "queries": 700, "calibration": 700},
-        }
-    )
-    load: dict[str, float] = field(
-        default_factory=lambda: {"Qwen3-4B": 60, "Phi-4-reasoning": 90, "Qwen3-14B": 90, "Qwen3-32B": 150}
-    )
-    fixed_share: float = 0.6
-    spread: float = 0.5
-    max_tokens: int = 32768
-    requests: int = 128
-
-
-# Policies by what they need of an engine: arms of one need share engines, protected or not.
-ARMS = ("full", "none", "none", "none", "none", "queries", "queries", "queries", "queries", "queries", "queries",
-        "calibration")  # fmt: skip
-# Problems as published; AIME is 2025 and 2026, HMMT February and November: six tasks in five columns.
-TASKS: dict[type[Benchmark], int] = {Math500: 500, GpqaDiamond: 198, Aime: 60, Hmmt: 60, LiveCodeBench: 383}
-
-
-@dataclass(frozen=True, slots=True)
-class CellWork:
-    """One cell: its engine, and the generated tokens of every row by sample and problem."""
-
-    name: str
-    spec: EngineSpec
-    lengths: np.ndarray
-    expected: float
-    group: str
-    arm: int
-
-
-def grid(world: World) -> list[CellWork]:
-    """4 models x 5 columns x 12 arms. Lengths are keyed: alike for one problem and sample in all arms, not equal."""
-    cells = []
-    for m, model in enumerate(world.speed):
-        for t, (task, problems) in enumerate(TASKS.items()):
-            base = np.random.Generator(np.random.Philox(key=[m, t])).normal(size=(task.samples_default, problems))
-            for a, need in enumerate(ARMS):
-                own = np.random.Generator(np.random.Philox(key=[m * 100 + a + 1, t])).normal(size=base.shape)
-                mean = task.expected_tokens * np.exp(world.spread * (0.8 * base + 0.6 * own) - world.spread**2 / 2)
-                lengths = np.clip(mean, 200, world.max_tokens)
-                keep = 0 if need == "full" else 4096
-                needs = () if need in ("full", "none") else ((need, 1),)
-                spec = EngineSpec("simulated", model, "0", "bfloat16", 40960, 1024, keep, 64, needs, max_num_seqs=128)
-                name, group = f"{model}/{task.name}/{a}", f"{model}/{task.name}"
-                cells.append(CellWork(name, spec, lengths, float(task.expected_tokens), group, a))
-    return cells
 
 
 @dataclass
@@ -211,7 +145,8 @@ def static(world: World, cells: Sequence[CellWork], gpus: int) -> Result:
 class Cluster:
     """The scheduler's counterpart: carries its actions out on simulated engines, and answers with reports."""
 
-    def __init__(self, world: World, cells: Sequence[CellWork], gpus: int) -> None:
+    def __init__(self, world: World, cells: Sequence[CellWork], gpus: int, known: str = "learned") -> None:
+        self.expected = expectations(cells, known)
         self.world, self.cells, self.gpus = world, {cell.name: cell for cell in cells}, gpus
         # Nothing fails here, so no deadline may strike in the long silences of virtual time.
         self.state = State(Limits(start_seconds=1e12, heartbeat_seconds=1e12, stop_seconds=1e12))
@@ -241,13 +176,17 @@ class Cluster:
         return result(self.gpus, self.end, busy, slots, self.loading, len(self.done))
 
     def planned(self) -> Iterator[Planned]:
+        """As orchestrator.work_list does, from what is expected."""
+        longest: dict[str, np.ndarray] = {}
         for cell in self.cells.values():
-            samples, problems = cell.lengths.shape
-            for sample in range(samples):
-                for block in range(-(-problems // BLOCK)):
-                    rows = min(BLOCK, problems - block * BLOCK)
-                    chunk = ChunkId(cell.name, sample, block)
-                    yield Planned(chunk, cell.spec, rows, cell.expected, cell.group, cell.arm)
+            means = self.expected[cell.name]
+            longest[cell.group] = np.maximum(longest.get(cell.group, means), means)
+        for cell in self.cells.values():
+            for (sample, block), mean in np.ndenumerate(self.expected[cell.name]):
+                rows = min(BLOCK, cell.lengths.shape[1] - block * BLOCK)
+                chunk = ChunkId(cell.name, sample, block)
+                top = float(longest[cell.group][sample, block])
+                yield Planned(chunk, cell.spec, rows, float(mean), cell.group, cell.arm, block_tokens=top)
 
     def tell(self, event: Any, now: float) -> None:
         self.state, actions = step(self.state, event)
@@ -325,35 +264,69 @@ class Cluster:
         self.tell(Reported(report, now), now)
 
 
-def sensitivities() -> Iterator[tuple[str, World]]:
-    """The world as assumed, then each assumption at half and twice its value."""
+def sensitivities() -> Iterator[tuple[str, World, str]]:
+    """The world as assumed, by what is known of lengths; then each assumption at half and twice its value."""
     world = World()
-    yield "as assumed", world
+    yield "as assumed", world, "learned"
+    yield "lengths: each task's figure", world, "task"
+    yield "lengths: known exactly", world, "exact"
     for factor in (0.5, 2.0):
-        yield f"load x{factor:g}", replace(world, load={name: factor * s for name, s in world.load.items()})
-        yield f"length spread x{factor:g}", replace(world, spread=factor * world.spread)
-        yield f"fixed share x{factor:g}", replace(world, fixed_share=min(0.95, factor * world.fixed_share))
+        load = {name: factor * seconds for name, seconds in world.load.items()}
+        yield f"load x{factor:g}", replace(world, load=load), "learned"
+        yield f"length spread x{factor:g}", replace(world, spread=factor * world.spread), "learned"
+        yield f"fixed share x{factor:g}", replace(world, fixed_share=min(0.95, factor * world.fixed_share)), "learned"
+
+
+HEAD = ("assumption", "GPUs", "scheduler", "hours", "idle", "reload", "empty slots", "loads")
+
+
+def compared(name: str, world: World, known: str, cells: Sequence[CellWork], gpus: int) -> Iterator[list[str]]:
+    """Lines of the table for one world."""
+    runs = [("evictbench", Cluster(world, cells, gpus, known).run())]
+    if known == "learned":
+        runs.append(("static shards", static(world, cells, gpus)))
+    for who, found in runs:
+        shares = (f"{100 * share:.2f} %" for share in (found.idle, found.reload, found.empty_slots))
+        yield [name, str(gpus), who, f"{found.hours:,.1f}", *shares, f"{found.loads:,}"]
 
 
 @click.command()
 @click.option("--gpus", multiple=True, type=int, default=(8, 64), show_default=True)
-@click.option("--quick", is_flag=True, help="Only the world as assumed.")
-def main(gpus: tuple[int, ...], quick: bool) -> None:
+@click.option("--quick", is_flag=True, help="Only the world as assumed, by what is known of lengths.")
+@click.option("--write", "into_page", is_flag=True, help="Put the table into docs/benchmarks.md.")
+def main(gpus: tuple[int, ...], quick: bool, into_page: bool) -> None:
     """Print the table of docs/benchmarks.md."""
-    console = Console(width=120)
-    table = Table("assumption", "GPUs", "scheduler", "hours", "idle", "reload", "empty slots", "loads", box=None)
-    for name, world in list(sensitivities())[: 1 if quick else None]:
+    console = Console(width=130)
+    lines: list[list[str]] = []
+    for name, world, known in list(sensitivities())[: 3 if quick else None]:
         cells = grid(world)
         for number in gpus:
-            ours = Cluster(world, cells, number).run()
-            for who, found in (("evictbench", ours), ("static shards", static(world, cells, number))):
-                shares = (f"{100 * share:.1f} %" for share in (found.idle, found.reload, found.empty_slots))
-                table.add_row(name, str(number), who, f"{found.hours:,.1f}", *shares, f"{found.loads:,}")
+            lines += compared(name, world, known, cells, number)
             console.print(f"{name}, {number} GPUs: done", style="dim")
+    table = Table(*HEAD, box=None)
+    for line in lines:
+        table.add_row(*line)
     console.print(table)
+    if into_page:
+        write(page(lines, grid(World())), MARKS, "Utilisation")
+
+
+def page(lines: Sequence[Sequence[str]], cells: Sequence[CellWork]) -> list[str]:
+    """The part of docs/benchmarks.md."""
     rows = sum(cell.lengths.size for cell in cells)
     tokens = sum(float(cell.lengths.sum()) for cell in cells)
-    console.print(f"{len(cells)} cells, {rows:,} rows, {tokens / 1e9:.2f} billion tokens in the last world.")
+    return [
+        "Made by `make bench-utilisation`: simulated time, so it does not depend on the machine.",
+        f"The published grid, {len(cells)} cells, {rows:,} rows, {tokens / 1e9:.2f} billion tokens at published",
+        "lengths and speeds, through the real scheduler; static shards are the authors' launcher: 16 a cell, one load",
+        "each.",
+        "Idle: neither running a row nor loading. Empty slots: free places in the batches of busy engines. Lengths are",
+        "learned from one sample of every problem unless the line says otherwise. Goals: idle at most 2 %, reload 1 %.",
+        "",
+        "| " + " | ".join(HEAD) + " |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        *("| " + " | ".join(line) + " |" for line in lines),
+    ]
 
 
 if __name__ == "__main__":
