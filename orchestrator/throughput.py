@@ -11,9 +11,9 @@ import json
 import multiprocessing
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ from orchestrator.grid import Plan, PlannedCell, eviction_of
 from orchestrator.store import files
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.throughput import THROUGHPUT
+from policies import registry
 from workers.api import Engine, EngineSpec, Generation, Provenance, Request, Sampling
+from workers.vllm_engine.physical import reserved_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Measured:
 def arms(plan: Plan, setup: Setup) -> dict[EngineSpec, tuple[PlannedCell, ...]]:
     """Cells to measure by the engine that runs them: one per model and arm, those of the job's first task.
 
-    Raises UserError where prompt and output do not fit the model.
+    All engines of a model get the same pool, the job's `pool_blocks` or one that holds every request whole: memory is a
+    condition, and arms are only compared under equal ones. Raises UserError where prompt and output do not fit.
     """
     first: dict[Any, PlannedCell] = {}
     for planned in plan.cells:
@@ -78,7 +81,19 @@ def arms(plan: Plan, setup: Setup) -> dict[EngineSpec, tuple[PlannedCell, ...]]:
             )
         spec = replace(planned.engine, max_prompt_tokens=setup.prompt, max_num_seqs=setup.requests)
         found[spec] = (*found.get(spec, ()), planned)
-    return found
+    pools = {model: max(_blocks(spec, setup) for spec in found if spec.model == model) for model in _models(found)}
+    return {replace(spec, pool_blocks=spec.pool_blocks or pools[spec.model]): cells for spec, cells in found.items()}
+
+
+def _models(specs: Iterable[EngineSpec]) -> set[str]:
+    return {spec.model for spec in specs}
+
+
+def _blocks(spec: EngineSpec, setup: Setup) -> int:
+    """Blocks that all requests of an engine may come to hold, with vLLM's null block."""
+    whole = setup.prompt + setup.output
+    most = max(whole, reserved_tokens(spec.keep_ceiling, spec.interval, setup.prompt)) if spec.keep_ceiling else whole
+    return setup.requests * -(-most // spec.block_size) + 1
 
 
 def requests(planned: PlannedCell, setup: Setup, round_: int) -> tuple[Request, ...]:
@@ -106,6 +121,8 @@ def run_engine(spec: EngineSpec, batches: Sequence[tuple[Request, ...]], create:
 
 def _run(engine: Engine, batch: tuple[Request, ...], provenance: Provenance) -> Measured:
     done: list[Generation] = []
+    # arms of one engine have the same prompts: none may find those of the arm before it
+    engine.forget_prompts()
     began = time.perf_counter()
     engine.submit(batch)
     while len(done) < len(batch):
@@ -166,6 +183,8 @@ def _row(
     blocks = provenance.extra.get("pool_blocks")
     per_token = provenance.extra.get("bytes_per_token")
     peak = max(peaks) if peaks else setup.prompt + setup.output - 1
+    tables = _tables(planned, provenance)
+    shared = tables.pop("calibration", None)
     session, round_, order = place
     return {
         **_identity(cell, planned.cell_id),
@@ -179,8 +198,8 @@ def _row(
         "ttft_p50_seconds": float(np.quantile(ttft, 0.5)),
         "ttft_p99_seconds": float(np.quantile(ttft, 0.99)),
         "peak_cached_tokens": peak,
-        "request_bytes": float(peak * per_token + provenance.extra.get("record_bytes", 0)) if per_token else None,
-        "shared_bytes": provenance.extra.get("calibration_bytes"),
+        "request_bytes": float(peak * per_token + sum(tables.values())) if per_token else None,
+        "shared_bytes": shared,
         "prefix_cache_hit_rate": sum(g.n_cached_prompt for g in done) / (setup.prompt * len(done)),
         "preemptions": sum(generation.preemptions for generation in done),
         "gpu": provenance.device,
@@ -192,6 +211,14 @@ def _row(
         "graph_mode": provenance.graph_mode,
         "versions": json.dumps(dict(sorted(provenance.versions.items()))),
     }
+
+
+def _tables(planned: PlannedCell, provenance: Provenance) -> dict[str, float]:
+    """Bytes of what the engine keeps for this arm beside the cache; an engine may record for other arms as well."""
+    policy = planned.cell.policy
+    needs = asdict(registry.build(planned.arm.reference, policy.params).needs)
+    tables: Mapping[str, int] = provenance.extra.get("table_bytes", {})
+    return {name: float(size) for name, size in tables.items() if name == "positions" or needs.get(name)}
 
 
 def _identity(cell: Cell, cell_id: str) -> dict[str, Any]:

@@ -182,5 +182,8 @@ class Engine(Protocol):
     def counters(self) -> Counters:
         """Cheap; safe to call between steps."""
 
+    def forget_prompts(self) -> None:
+        """Empty the prefix cache, so that no earlier prompt helps a later one; no request may be open."""
+
     def close(self) -> None:
         """Release everything; idempotent."""

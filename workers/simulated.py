@@ -124,6 +124,9 @@ class SimulatedEngine:
         """Counts since start."""
         return Counters(len(self._waiting), len(self._running), self._generated, self._finished, preemptions=0)
 
+    def forget_prompts(self) -> None:
+        """There is no prefix cache."""
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -137,6 +140,8 @@ class SimulatedEngine:
         return admitted
 
     def _length(self, request: Request) -> int:
+        if request.sampling.ignore_eos:
+            return request.sampling.max_tokens
         share = self._cost.shortest + self._cost.spread * _digest(request) / 2**64
         return max(1, round(min(1.0, share) * request.sampling.max_tokens))
 

@@ -16,6 +16,7 @@ from workers.vllm_engine.binding import attention_layers, make_core
 from workers.vllm_engine.cache_spec import EvictingAttentionSpec
 from workers.vllm_engine.cpu_backend import CpuEviction, EvictingBuilder, EvictingImpl, describe
 from workers.vllm_engine.events import EvictionCore
+from workers.vllm_engine.footprint import table_bytes
 from workers.vllm_engine.layout import CacheRows
 from workers.vllm_engine.records import CPU
 from workers.vllm_engine.refusals import refuse_config, refuse_specs
@@ -121,6 +122,11 @@ class EvictionExtension:
         """Facts of finished requests, which are forgotten; None for unknown ones."""
         assert self.model_runner.eviction is not None
         return [measure(self.model_runner.eviction.core, request_id) for request_id in request_ids]
+
+    def evictbench_bytes(self) -> dict[str, int]:
+        """Bytes of this rank's tables (footprint.table_bytes)."""
+        assert self.model_runner.eviction is not None
+        return table_bytes(self.model_runner.eviction.core)
 
     def evictbench_describe(self) -> dict[str, str]:
         """Names of the classes in place, for attestation."""

@@ -32,6 +32,7 @@ from workers.errors import EngineError, Fatal, OutOfMemory, PolicyNotActive, Ret
 from workers.vllm_engine.cache_spec import EvictingManager
 from workers.vllm_engine.cpu_worker import ask_for_tiles, restore_backend
 from workers.vllm_engine.engine_args import engine_args, settings_of
+from workers.vllm_engine.footprint import bytes_per_token
 from workers.vllm_engine.scheduler import EvictingScheduler
 from workers.vllm_engine.settings import Schedule, SettingsError, to_extra_args
 from workers.vllm_engine.state import resolve_policy
@@ -85,7 +86,7 @@ class VllmEngine:
             device=current_platform.get_device_name(),
             node=platform.node(),
             pid=os.getpid(),
-            extra=facts | {"pool_blocks": self._vllm.vllm_config.cache_config.num_gpu_blocks},
+            extra=facts | self._footprint(),
         )
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -121,6 +122,12 @@ class VllmEngine:
         running = min(len(self._open), self._spec.max_num_seqs)
         return Counters(len(self._open) - running, running, self._generated, self._finished, self._preemptions)
 
+    def forget_prompts(self) -> None:
+        """Empty the prefix cache."""
+        assert not self._open, "requests are running"
+        if not self._started().reset_prefix_cache():
+            raise Retryable("vLLM did not reset its prefix cache: blocks are still held")
+
     def close(self) -> None:
         """Release everything; idempotent."""
         if self._vllm is not None:
@@ -128,6 +135,17 @@ class VllmEngine:
             self._vllm = None
             gc.collect()
         self._open.clear()
+
+    def _footprint(self) -> dict[str, Any]:
+        """Blocks of the pool, bytes of a cached token, and bytes of the plugin's tables over all ranks."""
+        vllm = self._started()
+        core: Any = vllm.engine_core
+        ranks = vllm.collective_rpc("evictbench_bytes") if self._settings is not None else [{}]
+        return {
+            "pool_blocks": vllm.vllm_config.cache_config.num_gpu_blocks,
+            "bytes_per_token": bytes_per_token(vllm.vllm_config, core.engine_core.scheduler.kv_cache_config),
+            "table_bytes": {name: sum(rank[name] for rank in ranks) for name in ranks[0]},
+        }
 
     def _queue(self, request: Request, schedule: Schedule | None, params: SamplingParams) -> None:
         prompt: Any = {"prompt_token_ids": list(request.prompt_token_ids)}

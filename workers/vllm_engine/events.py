@@ -111,7 +111,7 @@ class EvictionCore:
     ) -> None:
         self.layers, self.heads = tuple(layers), tuple(heads)
         self.requests = Requests(settings, len(self.layers), len(self.heads), max_requests, records, device)
-        self._calibration = calibration
+        self.calibration = calibration
         self._layer_index, self._head_index = np.array(self.layers, np.int64), np.array(self.heads, np.int64)
         shrink_policy = build("random", {})
         assert isinstance(shrink_policy, Scorer)
@@ -243,7 +243,7 @@ class EvictionCore:
                 device=positions.device,
             ),
             positions=positions,
-            calibration=self._calibration,
+            calibration=self.calibration,
             sources=self._sources(states[0], event, group[0], t, positions, source),
         )  # fmt: skip
         return self._observe(states[0], event, view) if event.policy.needs.slot_state else view
