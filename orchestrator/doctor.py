@@ -9,13 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
-from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
@@ -24,7 +21,8 @@ import orchestrator
 from orchestrator import models, prompts
 from orchestrator.environment import usable_cores
 from orchestrator.errors import UserError
-from orchestrator.store import files
+from orchestrator.store import mirror, semantics
+from orchestrator.store.paths import StorePaths
 from orchestrator.tasks import registry as tasks
 from orchestrator.tasks.code import sandbox
 
@@ -32,7 +30,6 @@ PACKAGES = ("policies", "workers", "orchestrator", "dashboard")
 LIBRARIES = ("torch", "vllm", "ray", "transformers", "triton", "pyarrow", "duckdb", "pandas", "scipy", "streamlit")
 PLUGIN_GROUP = "vllm.general_plugins"
 ROOT = Path(orchestrator.__file__).resolve().parents[1]
-RACES = 20
 GIB = 1 << 30
 
 
@@ -62,7 +59,7 @@ def examine(store: Path, model: str) -> Iterator[Finding]:
     yield plugin()
     yield from data_sets()
     yield from model_facts(model)
-    yield store_semantics(store)
+    yield from store_semantics(store)
     yield from machine(store)
     yield from devices()
     yield programs()
@@ -160,28 +157,33 @@ def model_facts(name: str) -> Iterator[Finding]:
         yield Finding(Level.OK, "  note", note)
 
 
-def store_semantics(store: Path) -> Finding:
-    """Two processes race for the same names on the store's file system: each name must go to exactly one."""
-    existing = next(path for path in (store.absolute(), *store.absolute().parents) if path.is_dir())
-    label = "store"
-    step = "put the store on a file system with hard links that this user may write (execution.store)"
+def store_semantics(store: Path) -> Iterator[Finding]:
+    """What the store needs of its file system or bucket, tried by two processes; one finding per thing that fails."""
+    bucket = mirror.is_url(store)
+    place = store if bucket else _existing(store)
+    name = StorePaths(store).name if bucket else str(place)
+    step = (
+        "check the AWS_... or GOOGLE_... variables and the bucket's rights; it must honour If-None-Match"
+        if bucket
+        else "put the store on a file system with hard links that this user may write (execution.store)"
+    )
     try:
-        with tempfile.TemporaryDirectory(dir=existing, prefix=".evictbench-doctor-") as directory:
-            with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-                wins = sum(pool.map(race, [directory] * 2, ["a", "b"]))
-            whole = sum(path.read_text() in ("a", "b") for path in Path(directory).glob("n*"))
-    except OSError as error:
-        return Finding(Level.FAIL, label, f"{existing}: {error.strerror or error}", step)
-    if (wins, whole) != (RACES, RACES):
-        return Finding(Level.FAIL, label, f"{existing}: {RACES} names had {wins} winners", step)
-    return Finding(Level.OK, label, f"create-if-absent holds in {existing} ({RACES} races of two processes)")
+        observed = semantics.observe(place)
+    except (OSError, UserError) as error:
+        yield Finding(Level.FAIL, "store", f"{name}: {getattr(error, 'strerror', None) or error}", step)
+        return
+    complaints = list(observed.complaints())
+    for complaint in complaints:
+        yield Finding(Level.FAIL, "store", f"{name}: {complaint}", step)
+    if not complaints:
+        what = "create-if-absent, replacing, visibility" + ("" if bucket else ", folder times and clock")
+        yield Finding(
+            Level.OK, "store", f"{what} hold in {name} (two processes, {observed.commit * 1e3:.0f} ms a commit)"
+        )
 
 
-def race(directory: str, word: str) -> int:
-    """Create RACES names where absent; returns how many this process won."""
-    root = Path(directory)
-    write = files.text_writer(word)
-    return sum(files.create_if_absent(root / f"n{number}", write, root / "tmp") for number in range(RACES))
+def _existing(store: Path) -> Path:
+    return next(path for path in (store.absolute(), *store.absolute().parents) if path.is_dir())
 
 
 def machine(store: Path) -> Iterator[Finding]:
@@ -195,7 +197,8 @@ def machine(store: Path) -> Iterator[Finding]:
         yield Finding(Level.OK, "cpu", detail)
     memory = psutil.virtual_memory().available / GIB
     yield _enough("memory", memory, 4, "a CPU engine of the small model takes about 3 GiB; close other programs")
-    existing = next(path for path in (store.absolute(), *store.absolute().parents) if path.is_dir())
+    # Of a bucket, where its copy lies.
+    existing = _existing(mirror.local(store))
     yield _enough(f"disk {existing}", shutil.disk_usage(existing).free / GIB, 2, "free some space for rows")
     shared = Path("/dev/shm")
     if shared.is_dir():

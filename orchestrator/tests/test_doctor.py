@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from orchestrator import doctor
 from orchestrator.commands.doctor import command
 from orchestrator.doctor import Level
 from orchestrator.models import EMBEDDED_DIR
+from orchestrator.store import semantics
+from orchestrator.store.semantics import RACES, Observed
 
 
 def test_the_page_has_a_line_per_check_and_counts(tmp_path: Path) -> None:
@@ -55,31 +59,59 @@ def test_a_cut_checkpoint_is_found(tmp_path: Path) -> None:
     assert all(finding.level is Level.OK for finding in doctor.model_facts(str(copy)))
 
 
-def test_links_that_overwrite_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.store_semantics(tmp_path / "new").level is Level.OK
+def test_a_local_file_system_has_what_a_store_needs(tmp_path: Path) -> None:
+    (finding,) = doctor.store_semantics(tmp_path / "new")
+    assert (finding.level, "ms a commit" in finding.detail) == (Level.OK, True), finding
+    assert list(tmp_path.iterdir()) == []
 
-    class Overwriting:
-        """A file system on which both writers win."""
 
-        def __init__(self, *_: object, **__: object) -> None: ...
-        def __enter__(self) -> Overwriting:
-            return self
+SOUND = Observed(wins=RACES, whole=RACES, unseen=0, torn=0, unmoved=False, skew=0.1, commit=0.001)
 
-        def __exit__(self, *_: object) -> None: ...
-        def map(self, work: object, directories: list[str], words: list[str]) -> list[int]:
-            for number in range(doctor.RACES):
-                (Path(directories[0]) / f"n{number}").write_text(words[-1])
-            return [doctor.RACES, doctor.RACES]
 
-    monkeypatch.setattr(doctor, "ProcessPoolExecutor", Overwriting)
-    finding = doctor.store_semantics(tmp_path)
-    assert (finding.level, "40 winners" in finding.detail) == (Level.FAIL, True)
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (replace(SOUND, wins=2 * RACES), "40 winners"),
+        (replace(SOUND, whole=RACES - 1), "both commit"),
+        (replace(SOUND, unseen=3), "3 committed files"),
+        (replace(SOUND, torn=1), "half replaced"),
+        (replace(SOUND, unmoved=True), "miss new rows"),
+        (replace(SOUND, skew=-9.0), "-9.0 s"),
+    ],
+)
+def test_what_fails_is_named(broken: Observed, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(semantics, "observe", lambda store: broken)
+    (finding,) = doctor.store_semantics(tmp_path)
+    assert (finding.level, said in finding.detail) == (Level.FAIL, True), finding
+
+
+def test_readers_of_a_file_written_in_place_find_it_torn(tmp_path: Path) -> None:
+    """The check itself: with a writer that does what ours never does."""
+    state = tmp_path / "d" / "state"
+    state.parent.mkdir()
+    stop = threading.Event()
+
+    def scribble() -> None:
+        while not stop.is_set():
+            with state.open("w") as file:
+                file.write("<")
+                file.flush()
+                file.write(" " * 4096 + ">")
+
+    writer = threading.Thread(target=scribble)
+    writer.start()
+    try:
+        threading.Timer(1.0, stop.set).start()
+        threading.Timer(1.5, lambda: semantics._replace(state.parent)).start()
+        assert semantics.torn((str(tmp_path), "d")) > 0
+    finally:
+        writer.join()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_an_unwritable_store_is_found(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
-    assert doctor.store_semantics(tmp_path / "s").level is Level.FAIL
+    assert next(doctor.store_semantics(tmp_path / "s")).level is Level.FAIL
 
 
 def test_wrong_pins_are_named(tmp_path: Path) -> None:

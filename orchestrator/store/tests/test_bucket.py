@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from orchestrator.chunks import ChunkId
 from orchestrator.cli import main
 from orchestrator.errors import UserError
-from orchestrator.store import mirror, upkeep
+from orchestrator.store import mirror, semantics, upkeep
 from orchestrator.store.campaign import Control
 from orchestrator.store.paths import StorePaths, chunk_files
 from orchestrator.store.reader import Reader
@@ -149,10 +149,17 @@ def test_status_and_compact_take_a_bucket(store: Path, objects: Path) -> None:
     assert len(row_ids(Reader(store))) == 32
 
 
+def test_the_doctor_tries_a_bucket_with_two_processes(store: Path, objects: Path) -> None:
+    observed = semantics.observe(store)
+    assert list(observed.complaints()) == []
+    assert not [path for path in objects.rglob("*") if path.is_file()]
+
+
 def test_a_service_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, "Careless") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
+        assert "both commit a chunk" in next(semantics.observe(Path(f"s3://{BUCKET}/store")).complaints())
         with pytest.raises(UserError, match="If-None-Match"):
             Store.open(f"s3://{BUCKET}/store")
 
