@@ -90,8 +90,8 @@ coverage: $(READY)  ## how often the intervals that decide hold, by simulation; 
 adaptive: $(READY)  ## what verdicts of samples that stop early are worth, by simulation; table in docs/adaptive.md
 	$(BIN)/python infra/bench/adaptive.py
 
-faults: $(READY)  ## strike campaigns of real processes: SEEDS=0:100 storms, BACKEND=local or ray
-	$(BIN)/python -m infra.faults --seeds $(or $(SEEDS),0:100) --backend $(or $(BACKEND),local)
+faults: $(READY)  ## strike campaigns of real processes; BACKEND=local, ray or vllm, SEEDS=0:400, FAULTS=1000; docs/faults.md
+	$(BIN)/python -m infra.faults --seeds $(or $(SEEDS),0:400) --backend $(or $(BACKEND),local) --faults $(or $(FAULTS),1000) --write docs/faults.md
 
 aot: $(READY)  ## compile the GPU kernels for sm_80, sm_90, sm_100 without a GPU; table in docs/kernels.md
 	$(BIN)/python infra/aot.py --write docs/kernels.md

@@ -1,58 +1,56 @@
-"""`python -m infra.faults`: storms by seed range, and the table of docs/faults.md."""
+"""`python -m infra.faults`: storms by seed range, and the tables of docs/faults.md."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from infra.faults.storm import Tally, storms
+from infra.faults import hosts, tally
+from infra.faults.storm import KINDS, Storm, World
+from infra.faults.tally import Results, Tally
 
 
 @click.command()
-@click.option("--seeds", default="0:4", show_default=True, help="Range FIRST:END of storms; each is one campaign.")
-@click.option("--backend", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--faults", default=0, help="Stop after this many counted faults; 0 runs all seeds.")
-def main(seeds: str, backend: str, faults: int) -> None:
-    """Run storms until the seeds or the wanted number of faults are done. Exit status 1 when anything went wrong."""
+@click.option("--seeds", default="0:100", show_default=True, help="Range FIRST:END of storms; each is one campaign.")
+@click.option("--backend", type=click.Choice(KINDS), default="local", show_default=True, help="Where engines run.")
+@click.option("--faults", default=0, help="Stop once so many faults have counted, earlier runs included; 0 runs all.")
+@click.option("--results", type=click.Path(path_type=Path), default=Path(".cache/faults"), show_default=True)
+@click.option("--write", "target", type=click.Path(path_type=Path), help="Put the tables of all results on this page.")
+def main(seeds: str, backend: str, faults: int, results: Path, target: Path | None) -> None:
+    """Run the storms of a range that no earlier run has finished. Exit status 1 when anything went wrong.
+
+    local = processes of this machine, ray = a cluster of a head and three hosts in network namespaces (needs root),
+    vllm = real engines on the CPU. A storm is recorded when it ends, so that the same command resumes.
+    """
     first, _, end = seeds.partition(":")
-    console, tally = Console(width=140), Tally()
-
-    def show(seed: int, tally: Tally) -> None:
-        total = sum(tally.counted.values())
-        state = "clean" if tally.clean else f"BROKEN: {tally.broken[-1]}"
-        console.print(f"seed {seed}: {total} faults counted, {tally.rows:,} rows, {tally.seconds:,.0f} s, {state}")
-
-    for seed in range(int(first), int(end)):
-        storms([seed], backend, tally, show)
-        if faults and sum(tally.counted.values()) >= faults:
-            break
-    console.print(table(tally, backend))
-    console.print(summary(tally))
-    for line in tally.broken:
-        console.print(line, style="red")
-    sys.exit(0 if tally.clean else 1)
-
-
-def table(tally: Tally, backend: str) -> Table:
-    """Faults by kind."""
-    made = Table("fault", "counted", title=f"{backend}: {sum(tally.counted.values())} faults", box=None)
-    for kind, number in sorted(tally.counted.items()):
-        made.add_row(kind, str(number))
-    return made
-
-
-def summary(tally: Tally) -> str:
-    """One paragraph of figures."""
-    repeated = tally.assigned - tally.chunks
-    return (
-        f"{tally.campaigns} campaigns, {tally.rows:,} rows: {tally.lost} lost, {tally.doubled} doubled, "
-        f"{tally.ungraded} ungraded; {tally.hung} hung, {tally.leaked} processes left. {tally.assigned:,} chunks were "
-        f"handed out for {tally.chunks:,} ({repeated:,} again), over the bound in {tally.overworked} campaigns. "
-        f"{tally.idle} strikes found nothing in flight and do not count. {tally.seconds / 60:.1f} min."
-    )
+    console, recorded = Console(width=140), Results(results)
+    if backend == "ray" and (reason := hosts.refusal()) is not None:
+        raise click.ClickException(f"no hosts for Ray: {reason}")
+    with ExitStack() as stack:
+        world = World(backend)
+        for seed in range(int(first), int(end)):
+            done = recorded.storms(backend)
+            if seed in done or (faults and tally.total(done.values()).faults >= faults):
+                continue
+            if backend == "ray" and world.hosts is None:
+                root = Path(tempfile.mkdtemp(prefix="evh", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
+                world.hosts = stack.enter_context(hosts.Hosts(root, 3, world.environment))
+            found = Tally()
+            Storm(world, seed, found).run()
+            recorded.record(backend, seed, found)
+            state = "clean" if found.clean else f"BROKEN: {'; '.join(found.broken)}"
+            console.print(f"seed {seed}: {found.faults} faults, {found.rows:,} rows, {found.seconds:,.0f} s, {state}")
+    everything = {name: tally.total(recorded.storms(name).values()) for name in recorded.backends()}
+    console.print(tally.page(everything), markup=False, highlight=False, soft_wrap=True)
+    if target is not None:
+        tally.write(target, everything)
+    sys.exit(0 if backend in everything and everything[backend].clean else 1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workers.api import EngineSpec, Generation
+from workers.api import Engine, EngineSpec, Generation
 from workers.errors import OutOfMemory, Retryable
 from workers.simulated import CostModel, SimulatedEngine
 
@@ -73,17 +73,16 @@ FAULTS: Mapping[str, Callable[[], None]] = {
 }
 
 
-class StormEngine(SimulatedEngine):
-    """Simulated, with the storm's faults in the middle of its steps."""
+class Struck:
+    """In front of an engine: the storm's faults in the middle of its steps."""
 
     def step(self) -> list[Generation]:
         """One step, or the fault that waits for it."""
-        counters = self.counters()
-        if counters.running:
+        if self.counters().running:  # type: ignore[attr-defined]
             for name, fault in FAULTS.items():
                 if claim(name):
                     fault()
-        return super().step()
+        return super().step()  # type: ignore[misc,no-any-return]
 
 
 def claim(name: str) -> bool:
@@ -95,6 +94,10 @@ def claim(name: str) -> bool:
     return False
 
 
-def create(spec: EngineSpec) -> StormEngine:
+def create(spec: EngineSpec) -> Engine:
     """For Launch.create."""
-    return StormEngine(spec, COST)
+    if spec.kind == "simulated":
+        return type("StruckSimulated", (Struck, SimulatedEngine), {})(spec, COST)
+    from workers.vllm_engine.engine import VllmEngine  # noqa: PLC0415  brings torch and vllm
+
+    return type("StruckVllm", (Struck, VllmEngine), {})(spec)

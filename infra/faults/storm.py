@@ -1,8 +1,8 @@
 """Fault storms: campaigns that are hit again and again while they work, and the store they must leave behind.
 
-`python -m infra.faults --seeds 0:100` runs campaigns of simulated engines as real processes, on local processes or on
-Ray, and strikes about once a second with a keyed choice of faults. A fault counts only if work was in flight when it
-struck. After each campaign the store must hold every row once and every grade, and no process may be left.
+A storm is one campaign of engines that run as real processes: on this machine, or on a Ray cluster of separate hosts.
+It is struck about once a second with a keyed choice of faults. A fault counts only if work was in flight when it
+struck. After the campaign the store must hold every row once and every grade, and no process may be left.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,62 +23,77 @@ from typing import Any
 import numpy as np
 
 from infra.faults import engines
+from infra.faults.hosts import Hosts
+from infra.faults.tally import Tally
 from orchestrator.messages import capacity
 from orchestrator.tests.doubles import SPEC
 from orchestrator.tests.e2e.harness import Site
 
-GAP_SECONDS = (0.4, 1.6)
-CAMPAIGN_SECONDS = 300.0
-_STUCK_SECONDS = 2.0
 _SCRIPT = """
 import sys
 from pathlib import Path
-from typing import Any
 from rich.console import Console
 from orchestrator import campaign, cluster
 from orchestrator.backend_local import LocalBackend
 from orchestrator.ledger import Limits
-limits = Limits(attempts=1000, start_seconds=60, heartbeat_seconds=5, stop_seconds=5, drain_seconds=10)
+limits = Limits(attempts=1000, strikes=1000, start_seconds={start}, heartbeat_seconds={silent}, stop_seconds=5,
+                drain_seconds=10)
 options = campaign.Options(stuck_seconds={stuck}, create={create!r}, limits=limits)
 connect = {connect}
 sys.exit(campaign.run(Path({job!r}), Console(width=300), connect, options=options))
 """
 
 
-@dataclass
-class Tally:
-    """Over all campaigns: faults that counted by kind, those that found nothing in flight, and what went wrong."""
+@dataclass(frozen=True)
+class Weather:
+    """How storms of a kind go: the campaign, seconds between faults, faults at most, seconds until it must be over.
 
-    campaigns: int = 0
-    counted: Counter[str] = field(default_factory=Counter)
-    idle: int = 0
-    rows: int = 0
-    lost: int = 0
-    doubled: int = 0
-    ungraded: int = 0
-    hung: int = 0
-    leaked: int = 0
-    assigned: int = 0
-    chunks: int = 0
-    overworked: int = 0
-    seconds: float = 0.0
-    broken: list[str] = field(default_factory=list)
+    stuck, silent, start  deadlines of the scheduler, seconds: without a token, without a heartbeat, for a start
+    """
+
+    job: Mapping[str, Any]
+    gap: tuple[float, float]
+    faults: int
+    seconds: float
+    stuck: float
+    silent: float
+    start: float
+
+
+_SMALL = {"limit": 96, "policies": "full, random, recent", "max_tokens": 400}
+_REAL = {"limit": 16, "policies": "random, recent", "max_tokens": 300, "kind": "vllm"}
+WEATHER = {
+    "local": Weather(_SMALL, (0.4, 1.6), 24, 600.0, 2.0, 5.0, 60.0),
+    "ray": Weather(_SMALL, (1.0, 4.0), 12, 900.0, 4.0, 10.0, 90.0),
+    "vllm": Weather(_REAL, (2.0, 8.0), 4, 1800.0, 20.0, 30.0, 400.0),
+}
+KINDS = tuple(WEATHER)
+_LOOK_SECONDS = 0.05
+
+
+@dataclass
+class World:
+    """Where storms of one kind happen; `faults` is the folder in which faults wait for an engine."""
+
+    kind: str
+    hosts: Hosts | None = None
+    faults: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="evf-faults-")))
 
     @property
-    def clean(self) -> bool:
-        """Nothing lost, doubled, hung or leaked, and repeated work within its bound."""
-        return not (self.lost or self.doubled or self.ungraded or self.hung or self.leaked or self.overworked)
+    def environment(self) -> dict[str, str]:
+        """What every process of a storm must know."""
+        return {engines.FOLDER: str(self.faults), "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 class Storm:
-    """One campaign under fire. `backend` is local or ray (a Ray of the campaign's own)."""
+    """One campaign under fire."""
 
-    def __init__(self, root: Path, seed: int, backend: str, tally: Tally) -> None:
-        self.site = Site(root, limit=96, policies="full, random, recent", max_tokens=400)
+    def __init__(self, world: World, seed: int, tally: Tally) -> None:
+        self.world, self.weather, self.seed, self.tally = world, WEATHER[world.kind], seed, tally
+        # Ray's sockets need a short name.
+        self.folder = tempfile.TemporaryDirectory(prefix="evf", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+        self.site = Site(Path(self.folder.name), **self.weather.job)
         self.random = np.random.Generator(np.random.Philox(key=[seed, 0xFA17]))
-        self.backend, self.tally, self.seed = backend, tally, seed
-        self.faults = root / "faults"
-        self.faults.mkdir()
         self.process: subprocess.Popen[str] | None = None
         self.stopped: list[tuple[float, int]] = []
         self.struck = 0
@@ -90,70 +104,85 @@ class Storm:
         status = 1
         try:
             while status != 0:
-                status = self.drive(begin + CAMPAIGN_SECONDS)
-        except TimeoutError:
+                status = self.drive(begin + self.weather.seconds)
+        except TimeoutError as error:
             self.tally.hung += 1
-            self.tally.broken.append(f"seed {self.seed}: hung")
+            self.tally.broken.append(f"seed {self.seed}: hung {error}")
             self.kill_all()
         self.judge()
         self.tally.seconds += time.monotonic() - begin
+        self.folder.cleanup()
 
     def drive(self, deadline: float) -> int:
         """One life of the driver. Faults stop after a while, so that the campaign can end."""
-        connect = "LocalBackend" if self.backend == "local" else "lambda: cluster.connect(None)"
+        hosts = self.world.hosts
+        if hosts is not None:
+            hosts.heal()
+        connect = "LocalBackend" if hosts is None else f"lambda: cluster.connect({hosts.address!r})"
+        create, weather = f"{engines.__name__}:create", self.weather
         script = _SCRIPT.format(
-            stuck=_STUCK_SECONDS, create=f"{engines.__name__}:create", connect=connect, job=str(self.site.job)
-        )
-        log = (self.site.root / "driver.log").open("a")
-        environment = {**os.environ, engines.FOLDER: str(self.faults), "PYTHONPATH": str(Path(__file__).parents[2])}
-        self.process = self.site.spawn([sys.executable, "-c", script], stdout=log, env=environment)
+            stuck=weather.stuck, silent=weather.silent, start=weather.start,
+            create=create, connect=connect, job=str(self.site.job),
+        )  # fmt: skip
+        command = [sys.executable, "-c", script]
+        with (self.site.root / "driver.log").open("a") as log:
+            self.process = self.site.spawn(
+                command if hosts is None else hosts.command(0, command),
+                stdout=log,
+                env={**os.environ, **self.world.environment},
+            )
+        self.storm(deadline)
+        self.wake_stopped(float("inf"))
+        return self.process.returncode
+
+    def storm(self, deadline: float) -> None:
+        """Strike until the driver has ended. Raises TimeoutError at the deadline."""
+        assert self.process is not None
         next_strike = time.monotonic() + self.gap()
         while self.process.poll() is None:
             now = time.monotonic()
             if now > deadline:
                 raise TimeoutError
             self.wake_stopped(now)
-            if now >= next_strike and self.struck < 12:
-                self.strike()
+            if self.world.hosts is not None:
+                self.world.hosts.mend()
+            if now >= next_strike and self.struck < self.weather.faults and self.strike():
                 next_strike = time.monotonic() + self.gap()
-            time.sleep(0.05)
-        self.wake_stopped(float("inf"))
-        log.close()
-        return self.process.returncode
+            time.sleep(_LOOK_SECONDS)
 
     def gap(self) -> float:
-        return float(self.random.uniform(*GAP_SECONDS))
+        return float(self.random.uniform(*self.weather.gap))
 
-    def strike(self) -> None:
-        """One fault of a drawn kind; counted if an engine had rows running."""
-        kinds: Sequence[str] = (*engines.FAULTS, *self.signals())
-        kind = kinds[int(self.random.integers(len(kinds)))]
+    def strike(self) -> bool:
+        """One fault of a drawn kind, counted if an engine had rows running; False while none has."""
         busy = [facts for facts in self.live() if facts.get("running", 0) > 0]
         if not busy:
-            self.tally.idle += 1
-            return
+            return False
         self.struck += 1
-        if kind in engines.FAULTS:
-            (self.faults / kind).touch()
-            if self.claimed(kind):
-                self.tally.counted[kind] += 1
-            else:
-                self.tally.idle += 1
-            return
-        self.signals()[kind](int(busy[0]["pid"]))
+        outside = self.outside()
+        kinds = (*engines.FAULTS, *outside)
+        kind = kinds[int(self.random.integers(len(kinds)))]
+        if kind in outside:
+            outside[kind](int(busy[int(self.random.integers(len(busy)))]["pid"]))
+        elif not self.claimed(kind):
+            self.tally.idle += 1
+            return True
         self.tally.counted[kind] += 1
+        return True
 
     def claimed(self, kind: str) -> bool:
-        """Whether an engine took the waiting fault within a second; one that nobody took is withdrawn."""
-        deadline = time.monotonic() + 1.0
-        while (self.faults / kind).exists() and time.monotonic() < deadline:
+        """Whether an engine took the waiting fault within some seconds; one that nobody took is withdrawn."""
+        waiting = self.world.faults / kind
+        waiting.touch()
+        deadline = time.monotonic() + self.weather.stuck
+        while waiting.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         with suppress(FileNotFoundError):
-            (self.faults / kind).unlink()
+            waiting.unlink()
             return False
         return True
 
-    def signals(self) -> dict[str, Callable[[int], None]]:
+    def outside(self) -> dict[str, Callable[[int], None]]:
         """Faults from outside, by name; each takes the process id of a busy engine."""
         assert self.process is not None
         driver = self.process.pid
@@ -162,14 +191,28 @@ class Storm:
             self.send(pid, signal.SIGSTOP)
             self.stopped.append((time.monotonic() + seconds, pid))
 
-        return {
+        found: dict[str, Callable[[int], None]] = {
             "worker-killed": lambda pid: self.send(pid, signal.SIGKILL),
-            "worker-stopped-for-good": lambda pid: stop(pid, 60.0),
+            "worker-stopped-for-good": lambda pid: stop(pid, 600.0),
             "worker-stopped-2s": lambda pid: stop(pid, 2.0),
             "driver-killed": lambda pid: self.send(driver, signal.SIGKILL),
             "driver-terminated": lambda pid: self.send(driver, signal.SIGTERM),
             "driver-stopped-2s": lambda pid: stop(driver, 2.0),
         }
+        hosts = self.world.hosts
+        if hosts is None:
+            return {**found, "all-stopped-2s": lambda pid: (stop(driver, 2.0), *(stop(p, 2.0) for p in self.pids()))[0]}
+        return found | {
+            "raylet-killed": lambda pid: hosts.kill_raylet(hosts.host_of(pid), 3.0),
+            "host-lost": lambda pid: hosts.lose(hosts.host_of(pid), 3.0),
+            "head-lost": lambda pid: hosts.lose(0, 0.0),
+            "network-cut-2s": lambda pid: hosts.cut(hosts.host_of(pid), 2.0),
+            "network-cut-20s": lambda pid: hosts.cut(hosts.host_of(pid), 20.0),
+        }
+
+    def pids(self) -> list[int]:
+        """Process ids of engines."""
+        return [int(facts["pid"]) for facts in self.live()]
 
     def send(self, pid: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -197,13 +240,13 @@ class Storm:
     def judge(self) -> None:
         """Compare the store with what was asked for."""
         tally, site = self.tally, self.site
-        rows, wanted = site.rows(), 3 * site.limit
+        rows, wanted = site.rows(), len(site.policies.split(",")) * site.limit
         tally.campaigns += 1
         tally.rows += len(rows)
         tally.lost += max(0, wanted - len(set(rows)))
         tally.doubled += len(rows) - len(set(rows))
         tally.ungraded += len(set(rows) - set(site.graded()))
-        leftovers = site.leftovers()
+        leftovers = [*site.leftovers(), *(self.world.hosts.engines() if self.world.hosts is not None else ())]
         tally.leaked += len(leftovers)
         if leftovers or len(rows) != wanted:
             tally.broken.append(f"seed {self.seed}: {len(rows)} of {wanted} rows, left: {leftovers}")
@@ -222,11 +265,3 @@ class Storm:
             for line in path.read_text().splitlines():
                 with suppress(ValueError):
                     yield json.loads(line)
-
-
-def storms(seeds: Sequence[int], backend: str, tally: Tally, show: Callable[[int, Tally], None]) -> None:
-    """One campaign per seed; `show` is called after each."""
-    for seed in seeds:
-        with tempfile.TemporaryDirectory(prefix="evf", dir=os.environ.get("RAY_TMPDIR", "/tmp")) as folder:
-            Storm(Path(folder), seed, backend, tally).run()
-        show(seed, tally)
