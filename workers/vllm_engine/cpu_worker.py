@@ -24,6 +24,20 @@ from workers.vllm_engine.settings import EngineSettings, SettingsError
 from workers.vllm_engine.telemetry import RankFacts, measure
 
 BACKEND = "workers.vllm_engine.cpu_backend.EvictingCPUBackend"
+ATTESTED = {
+    "backend": "EvictingCPUBackend",
+    "builder": "EvictingBuilder",
+    "impl": "EvictingImpl",
+    "spec": "EvictingAttentionSpec",
+}
+"""What evictbench_describe must say of an engine that evicts."""
+
+
+def prepare(evicts: bool) -> None:
+    """Before an engine starts in this process."""
+    if not evicts:
+        restore_backend()
+    ask_for_tiles()
 
 
 class EvictingCPUModelRunner(CPUModelRunner):

@@ -6,6 +6,7 @@ One engine at a time per process. Engines of different specs may follow one anot
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import platform
 import time
@@ -30,8 +31,7 @@ from policies.budget import Overflow, Protection
 from workers.api import Counters, EngineSpec, Eviction, EvictionTrace, Generation, Provenance, Request, Sampling
 from workers.errors import EngineError, Fatal, OutOfMemory, PolicyNotActive, Retryable
 from workers.vllm_engine.cache_spec import EvictingManager
-from workers.vllm_engine.cpu_worker import ask_for_tiles, restore_backend
-from workers.vllm_engine.engine_args import engine_args, settings_of
+from workers.vllm_engine.engine_args import adapter, engine_args, settings_of
 from workers.vllm_engine.footprint import bytes_per_token
 from workers.vllm_engine.scheduler import EvictingScheduler
 from workers.vllm_engine.settings import Schedule, SettingsError, to_extra_args
@@ -67,22 +67,23 @@ class VllmEngine:
         refused = [name for name, _ in self._spec.needs if name in _CANNOT_GIVE]
         if refused:
             raise Fatal(
-                f"the vLLM engine on the CPU cannot give these needs of the policies: {', '.join(refused)}; "
-                "leave those arms out"
+                f"the vLLM engine cannot give these needs of the policies: {', '.join(refused)}; leave those arms out"
             )
-        if self._settings is None:
-            restore_backend()
-        ask_for_tiles()
+        # a module of another platform may not import here
+        chosen = adapter()
+        module = importlib.import_module(chosen.module)
+        module.prepare(evicts=self._settings is not None)
         self._vllm = _guard("start", lambda: LLMEngine.from_engine_args(engine_args(self._spec)), fatal=True)
         config = self._vllm.vllm_config.model_config
         self._heads = config.get_num_layers(self._vllm.vllm_config.parallel_config) * config.get_total_num_kv_heads()
-        facts = self._attest() if self._settings is not None else {}
+        facts = self._attest(module.ATTESTED) if self._settings is not None else {}
+        eager = config.enforce_eager
         return Provenance(
             engine_id=f"vllm-{platform.node()}-{os.getpid()}",
             kind="vllm",
             versions=_versions(),
-            runner="v1-cpu",
-            graph_mode="eager" if config.enforce_eager else "compiled",
+            runner=chosen.runner,
+            graph_mode="eager" if eager else self._vllm.vllm_config.compilation_config.cudagraph_mode.name.lower(),
             device=current_platform.get_device_name(),
             node=platform.node(),
             pid=os.getpid(),
@@ -262,7 +263,7 @@ class VllmEngine:
         names = [entry.internal for entry in entries]
         return self._started().collective_rpc("evictbench_pop_traces", args=(names,))
 
-    def _attest(self) -> dict[str, str]:
+    def _attest(self, classes: dict[str, str]) -> dict[str, str]:
         """Check the classes, then run one request that must evict as the formula says. Raises PolicyNotActive."""
         vllm, spec = self._started(), self._spec
         found: dict[str, str] = vllm.collective_rpc("evictbench_describe")[0]
@@ -270,15 +271,8 @@ class VllmEngine:
         managers = core.engine_core.scheduler.kv_cache_manager.coordinator.single_type_managers
         found["scheduler"] = type(core.engine_core.scheduler).__name__
         found["manager"] = ",".join(sorted({type(manager).__name__ for manager in managers}))
-        wanted = {
-            "backend": "EvictingCPUBackend",
-            "builder": "EvictingBuilder",
-            "impl": "EvictingImpl",
-            "spec": "EvictingAttentionSpec",
-            "manager": EvictingManager.__name__,
-            "scheduler": EvictingScheduler.__name__,
-        }
-        if found != wanted:
+        wanted = classes | {"manager": EvictingManager.__name__, "scheduler": EvictingScheduler.__name__}
+        if {name: found.get(name) for name in wanted} != wanted:
             raise PolicyNotActive(f"the plugin is not in place: {found}, expected {wanted}")
         keep = min(spec.keep_ceiling, 2 * spec.interval + 2)
         recent = min(spec.interval, keep - 2)

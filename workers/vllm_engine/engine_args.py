@@ -1,14 +1,56 @@
-"""From an EngineSpec to vLLM's arguments, on the CPU."""
+"""From an EngineSpec to vLLM's arguments, and which adapter ties the core to vLLM's runner on this platform."""
 
 from __future__ import annotations
 
-from vllm import EngineArgs
+from dataclasses import dataclass
+from typing import Any
+
+from vllm import EngineArgs, envs
+from vllm.platforms import current_platform
 
 from policies.base import Needs
 from workers.api import EngineSpec
 from workers.vllm_engine.settings import KEY, EngineSettings
 
 _POOL_BYTES = 1 << 30  # checked by vLLM before num_gpu_blocks_override takes over
+_CAPTURED = 512  # vLLM captures CUDA graphs up to this many tokens unless told otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """How one runner of vLLM is reached.
+
+    runner   name in provenance
+    module   has ATTESTED and prepare(evicts), and the worker and its extension
+    chunked  prompts may be prefilled in chunks
+    """
+
+    runner: str
+    module: str
+    worker: str
+    chunked: bool
+
+    def plugin(self, settings: EngineSettings) -> dict[str, Any]:
+        """vLLM's arguments that put eviction in place."""
+        return {
+            "worker_cls": f"{self.module}.{self.worker}",
+            "scheduler_cls": "workers.vllm_engine.scheduler.EvictingScheduler",
+            "worker_extension_cls": f"{self.module}.EvictionExtension",
+            "additional_config": {KEY: settings.as_config()},
+        }
+
+
+_V2 = "workers.vllm_engine.cuda_worker"
+CPU = Adapter("v1-cpu", "workers.vllm_engine.cpu_worker", "EvictingCPUWorker", chunked=False)
+CPU_V2 = Adapter("v2-cpu", _V2, "EvictingCPUWorkerV2", chunked=True)
+CUDA = Adapter("v2", _V2, "EvictingGPUWorker", chunked=True)
+
+
+def adapter() -> Adapter:
+    """V2 on CUDA; on the CPU V1, unless VLLM_USE_V2_MODEL_RUNNER asks for V2, whose kernels need Triton there."""
+    if current_platform.is_cuda():
+        return CUDA
+    return CPU_V2 if envs.VLLM_USE_V2_MODEL_RUNNER else CPU
 
 
 def settings_of(spec: EngineSpec) -> EngineSettings | None:
@@ -20,40 +62,45 @@ def settings_of(spec: EngineSpec) -> EngineSettings | None:
 
 
 def engine_args(spec: EngineSpec) -> EngineArgs:
-    """Arguments for vLLM on the CPU.
+    """Arguments for vLLM on this platform.
 
-    Eager: compiling costs more than short runs gain. No chunked prefill, because the V1 runner cannot sample with
-    per-request seeds beside a chunk there; so one step must be able to hold every prompt (contracts.md section 3).
-    Raises SettingsError when the pool cannot hold one request.
+    On the CPU: eager, since compiling costs more than short runs gain; no chunked prefill, because the V1 runner cannot
+    sample with per-request seeds beside a chunk there, so one step must be able to hold every prompt (contracts.md
+    section 3). On CUDA vLLM's own defaults, graphs for every batch size that may run, and a pool as large as its memory
+    unless pool_blocks says otherwise. Not scheduled ahead: the step that vLLM then runs for a request which has just
+    ended would count in its trace. Raises SettingsError when the pool cannot hold one request.
     """
-    settings = settings_of(spec)
-    blocks = spec.pool_blocks or default_pool_blocks(spec)
-    if settings is not None:
+    chosen, settings = adapter(), settings_of(spec)
+    blocks = spec.pool_blocks or (None if chosen is CUDA else default_pool_blocks(spec))
+    if settings is not None and blocks is not None:
         settings.check_pool(blocks - 1, spec.block_size, spec.max_model_len)
-    plugin = {
-        "worker_cls": "workers.vllm_engine.cpu_worker.EvictingCPUWorker",
-        "scheduler_cls": "workers.vllm_engine.scheduler.EvictingScheduler",
-        "worker_extension_cls": "workers.vllm_engine.cpu_worker.EvictionExtension",
-        "additional_config": {KEY: settings.as_config() if settings else {}},
-    }
+    whole = spec.max_num_seqs * spec.max_prompt_tokens
+    chunked = chosen.chunked and (settings is None or settings.needs.attention != "prefill")
+    platform: dict[str, Any] = {}
+    if not chunked:
+        platform["max_num_batched_tokens"] = max(spec.max_model_len, whole)
+    if chosen is not CUDA:
+        platform |= {"enforce_eager": True, "kv_cache_memory_bytes": _POOL_BYTES}
+    elif spec.max_num_seqs > _CAPTURED:
+        platform["max_cudagraph_capture_size"] = spec.max_num_seqs
+    if settings is not None:
+        platform |= chosen.plugin(settings) | ({"async_scheduling": False} if chosen is not CPU else {})
+    arguments: dict[str, Any] = {"enforce_eager": spec.enforce_eager} | platform
     return EngineArgs(
         model=spec.model,
         revision=spec.revision or None,
         dtype=spec.dtype,
         max_model_len=spec.max_model_len,
         max_num_seqs=spec.max_num_seqs,
-        max_num_batched_tokens=max(spec.max_model_len, spec.max_num_seqs * spec.max_prompt_tokens),
-        enable_chunked_prefill=False,
+        enable_chunked_prefill=chunked,
         enable_prefix_caching=True,
         block_size=spec.block_size,
         num_gpu_blocks_override=blocks,
-        kv_cache_memory_bytes=_POOL_BYTES,
         tensor_parallel_size=spec.tp,
         pipeline_parallel_size=spec.pp,
-        enforce_eager=True,
         disable_log_stats=False,
         seed=0,
-        **(plugin if settings else {}),
+        **arguments,
     )
 
 

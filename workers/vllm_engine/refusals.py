@@ -7,12 +7,17 @@ from typing import Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from policies.base import Needs
 from workers.vllm_engine.settings import SettingsError
 
 
-def refuse_config(config: Any) -> None:
-    """Raises SettingsError naming every option of a VllmConfig that eviction cannot run beside."""
-    found = [text for test, text in _conflicts(config) if test]
+def refuse_config(config: Any, needs: Needs | None = None) -> None:
+    """Raises SettingsError naming every option of a VllmConfig that eviction cannot run beside.
+
+    needs   what the engine's policies need, for the V2 runner; None for the V1 runner on the CPU
+    """
+    conflicts = _conflicts(config) + (_cpu_conflicts(config) if needs is None else _v2_conflicts(config, needs))
+    found = [text for test, text in conflicts if test]
     if found:
         raise SettingsError("KV-cache eviction cannot run with: " + "; ".join(found))
 
@@ -45,14 +50,38 @@ def _conflicts(config: Any) -> list[tuple[bool, str]]:
         (parallel.decode_context_parallel_size > 1, "decode context parallelism (slots are sharded)"),
         (parallel.prefill_context_parallel_size > 1, "prefill context parallelism (slots are sharded)"),
         (parallel.enable_dbo, "dual-batch overlap"),
-        (parallel.pipeline_parallel_size > 1, "pipeline parallelism on the CPU runner"),
         (cache.cache_dtype not in ("auto", "bfloat16", "float16"), f"KV cache dtype {cache.cache_dtype!r} (use auto)"),
         (heads % tp != 0, f"tensor parallelism {tp}, which does not divide {heads} KV heads"),
         (model.runner_type != "generate", f"runner type {model.runner_type!r}"),
         (model.is_encoder_decoder, "an encoder-decoder model"),
         (model.use_mla, "multi-head latent attention"),
+        (model.enable_prompt_embeds, "prompts given as embeddings"),
+    ]
+
+
+def _cpu_conflicts(config: Any) -> list[tuple[bool, str]]:
+    return [
+        (config.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism on the CPU runner"),
         (
             bool(config.scheduler_config.enable_chunked_prefill),
             "chunked prefill on the CPU (seeded sampling fails there)",
+        ),
+    ]
+
+
+def _v2_conflicts(config: Any, needs: Needs) -> list[tuple[bool, str]]:
+    scheduler = config.scheduler_config
+    return [
+        (
+            needs.all_layers and config.parallel_config.pipeline_parallel_size > 1,
+            "pipeline parallelism beside a policy that scores all layers at once",
+        ),
+        (
+            needs.attention == "prefill" and bool(scheduler.enable_chunked_prefill),
+            "chunked prefill beside a policy that needs the attention of whole prompts",
+        ),
+        (
+            bool(scheduler.async_scheduling),
+            "async scheduling (a request's trace would count a step after its end; start with --no-async-scheduling)",
         ),
     ]

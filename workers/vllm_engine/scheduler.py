@@ -63,6 +63,8 @@ def settle(request: Request, settings: EngineSettings) -> None:
     params, prompt = request.sampling_params, request.num_prompt_tokens
     if params is None:
         raise SettingsError("only text generation can evict")
+    if request.resumable:
+        raise SettingsError("a session whose prompt grows cannot run here; send whole prompts")
     entry = entry_of(params.extra_args) or (json.loads(settings.default) if settings.default else None)
     if entry is not None and (KEY not in (params.extra_args or {}) or "seed" not in entry):
         params = request.sampling_params = params.clone()

@@ -29,7 +29,11 @@ def config() -> SimpleNamespace:
         cache_config=SimpleNamespace(kv_offloading_size=None, cache_dtype="auto"),
         scheduler_config=SimpleNamespace(enable_chunked_prefill=False),
         model_config=SimpleNamespace(
-            runner_type="generate", is_encoder_decoder=False, use_mla=False, get_total_num_kv_heads=lambda: 10
+            runner_type="generate",
+            is_encoder_decoder=False,
+            use_mla=False,
+            enable_prompt_embeds=False,
+            get_total_num_kv_heads=lambda: 10,
         ),
     )
 
@@ -51,6 +55,7 @@ def config() -> SimpleNamespace:
         ("model_config.runner_type", "pooling", "'pooling'"),
         ("model_config.is_encoder_decoder", True, "encoder-decoder"),
         ("model_config.use_mla", True, "latent attention"),
+        ("model_config.enable_prompt_embeds", True, "embeddings"),
     ],
 )
 def test_each_conflict_is_named(path: str, value: Any, says: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -45,46 +44,13 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick() -> None:
-    """Patch triton.language once per module of device functions: the interpreter does at every call of one, for good,
+def interpreter() -> None:
+    """A fast interpreter that multiplies bf16."""
+    if INTERPRETING:
+        from policies.kernels.tests.interpreter import patch_once, widen_bf16_products  # noqa: PLC0415 - as below
 
-    which is nine tenths of a test's time. A launch patches and restores for itself.
-    """
-    if not INTERPRETING:
-        return
-    from triton.runtime import interpreter  # noqa: PLC0415 - as below
-
-    patched: set[int] = set()
-
-    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        module = id(function.fn.__globals__)
-        if module not in patched:
-            interpreter._patch_lang(function.fn)
-            patched.add(module)
-        return function.rewrite()(*args, **kwargs)
-
-    interpreter.InterpretedFunction.__call__ = call
-
-
-@pytest.fixture(scope="session", autouse=True)
-def bf16_products() -> None:
-    """The interpreter keeps bf16 as bit patterns and multiplies matrices of those: widen them first, which is exact."""
-    if not INTERPRETING:
-        return
-    import triton.language as tl  # noqa: PLC0415 - as below
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: PLC0415
-
-    product = InterpreterBuilder.create_dot
-
-    def widened(operand: Any) -> Any:
-        if operand.dtype.scalar != tl.bfloat16:
-            return operand
-        return TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    def create_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return product(builder, widened(a), widened(b), *rest)
-
-    InterpreterBuilder.create_dot = create_dot
+        patch_once()
+        widen_bf16_products()
 
 
 @pytest.fixture(scope="session", autouse=True)
