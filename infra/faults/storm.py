@@ -191,6 +191,10 @@ class Storm:
             self.send(pid, signal.SIGSTOP)
             self.stopped.append((time.monotonic() + seconds, pid))
 
+        def stop_all(pid: int) -> None:
+            for each in {driver, pid, *(int(facts["pid"]) for facts in self.live())}:
+                stop(each, 2.0)
+
         found: dict[str, Callable[[int], None]] = {
             "worker-killed": lambda pid: self.send(pid, signal.SIGKILL),
             "worker-stopped-for-good": lambda pid: stop(pid, 600.0),
@@ -201,7 +205,7 @@ class Storm:
         }
         hosts = self.world.hosts
         if hosts is None:
-            return {**found, "all-stopped-2s": lambda pid: (stop(driver, 2.0), *(stop(p, 2.0) for p in self.pids()))[0]}
+            return found | {"all-stopped-2s": stop_all}
         return found | {
             "raylet-killed": lambda pid: hosts.kill_raylet(hosts.host_of(pid), 3.0),
             "host-lost": lambda pid: hosts.lose(hosts.host_of(pid), 3.0),
@@ -209,10 +213,6 @@ class Storm:
             "network-cut-2s": lambda pid: hosts.cut(hosts.host_of(pid), 2.0),
             "network-cut-20s": lambda pid: hosts.cut(hosts.host_of(pid), 20.0),
         }
-
-    def pids(self) -> list[int]:
-        """Process ids of engines."""
-        return [int(facts["pid"]) for facts in self.live()]
 
     def send(self, pid: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

@@ -16,6 +16,7 @@ from orchestrator.chunks import ChunkId
 from orchestrator.errors import UserError
 from orchestrator.ledger import Books, Phase, Status
 from orchestrator.messages import Action, Event, Failed, Found, Report, Reported, StartEngine, Tick
+from orchestrator.store import mirror
 from orchestrator.store.paths import StorePaths
 
 _ROW_COLUMNS = ["n_output", "events", "prompt_kept_mean", "num_preemptions"]
@@ -87,7 +88,7 @@ class Metrics:
         for chunk in chunks:
             policy = self._cell(chunk.cell_id).policy.name
             with suppress(OSError, pa.ArrowException):
-                rows = pq.read_table(self._paths.generation(chunk), columns=_ROW_COLUMNS).to_pylist()
+                rows = pq.read_table(mirror.fetch(self._paths.generation(chunk)), columns=_ROW_COLUMNS).to_pylist()
                 self._rows.labels(self._campaign, policy).inc(len(rows))
                 self._evictions.labels(self._campaign, policy).inc(sum(row["events"] or 0 for row in rows))
                 self._preemptions.inc(sum(row["num_preemptions"] or 0 for row in rows))

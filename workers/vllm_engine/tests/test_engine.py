@@ -5,6 +5,7 @@ One engine at a time per process: stock vLLM runs first and is closed, then all 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -157,6 +158,18 @@ def test_arms_that_overwrite_prompt_blocks_share_none(
                 assert cached[name] == hits or (wave == 0 and policy == "random")
 
 
+def test_the_prefix_cache_holds_prompts_and_nothing_generated(engine: VllmEngine, dense: DenseReference) -> None:
+    """A second turn that begins with the first one's prompt (60 tokens) and answer, blocks of 32."""
+    arm = eviction("random", Protection.PROMPT)
+    first = run(engine, [request("turn-1", LONG[:60], arm)])["turn-1"]
+    # one whole block of the prompt; the answer would have filled two more
+    prompt = (*LONG[:60], *first.token_ids[:55])
+    assert len(prompt) > 96
+    second = run(engine, [request("turn-2", prompt, arm, max_tokens=40)])["turn-2"]
+    assert second.n_cached_prompt == 32
+    assert_equal(second, dense.generate(prompt, arm, INTERVAL, 40))
+
+
 def test_seeded_sampling_repeats_whatever_the_batch(engine: VllmEngine) -> None:
     arm = eviction("random", Protection.PROMPT)
     one = request("alone", FIRST, arm, temperature=2.0, seed=2**64 - 3)
@@ -248,22 +261,35 @@ def test_a_request_of_another_client_resumes_after_preemption(engine: VllmEngine
     assert facts.events == lengths.events(len(SECOND) + TOKENS - 1) == 2
 
 
-def test_a_small_pool_queues_and_never_preempts(engine: VllmEngine) -> None:
-    """Forty requests, blocks for three: each holds ceil((112 + 16 + 16) / 32) = 5 of 16 blocks."""
+def test_200_requests_on_a_pool_for_three_queue_and_are_never_preempted(engine: VllmEngine) -> None:
+    """Each may come to hold ceil((112 + 16 + 16) / 32) = 5 of 15 blocks; checked after every step."""
     engine.close()
     small = VllmEngine(replace(SPEC, keep_ceiling=112, pool_blocks=16))
     small.start()
+    options = itertools.product(POLICIES, Protection)
+    arms = [eviction(policy, kind, keep=40, overflow=Overflow.PER_ARM) for policy, kind in options]
     requests = [
-        request(f"{policy}-{i}", LONG[: 40 + i], eviction(policy, Protection.PROMPT, seed=i), max_tokens=100)
-        for i in range(10)
-        for policy in POLICIES
+        request(
+            str(i), LONG[: 30 + i % 74], replace(arms[i % len(arms)], seed=i), max_tokens=5 + i % 31, ignore_eos=True
+        )
+        for i in range(200)
     ]
-    done = run(small, requests)
-    assert small.counters().preemptions == 0
-    assert all(made.preemptions == 0 for made in done.values())
     core: Any = small._started().engine_core
-    pool = core.engine_core.scheduler.kv_cache_manager.block_pool
-    assert pool.get_num_free_blocks() == 15
+    scheduler = core.engine_core.scheduler
+    manager = scheduler.kv_cache_manager.coordinator.single_type_managers[0]
+    small.submit(requests)
+    done: dict[str, Generation] = {}
+    most = 0
+    while len(done) < len(requests):
+        done.update({made.request_id: made for made in small.step()})
+        most = max(most, len(scheduler.running))
+        assert len(scheduler.running) <= 3
+        assert all(len(blocks) <= 5 for blocks in manager.req_to_blocks.values())
+    assert most == 3
+    assert {(made.preemptions, made.finish_reason) for made in done.values()} == {(0, "length")}
+    assert small.counters().preemptions == 0
+    assert sum(made.trace.events > 0 for made in done.values() if made.trace is not None) > 60
+    assert manager.block_pool.get_num_free_blocks() == 15
     small.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workers.vllm_engine.tests.cases import LONG, MODEL, random_llama, random_phi3
-from workers.vllm_engine.tests.oracle import compare, every_arm
+from workers.vllm_engine.tests.oracle import apart, compare, every_arm
 
 pytestmark = pytest.mark.engine
 
@@ -40,3 +40,9 @@ def test_a_llama_without_groups(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_phi_3(tmp_path: Path) -> None:
     check(random_phi3(tmp_path, 6, 2), HEAVY, tmp_path)
+
+
+@pytest.mark.slow
+def test_arms_mixed_in_one_engine_give_the_rows_of_engines_of_their_own() -> None:
+    labels = ("random", "random_inplace", "snapkv", "h2o", "vase")
+    assert apart(MODEL, {label: every_arm()[label] for label in labels}) == dict.fromkeys((*labels, "off"), True)
