@@ -5,7 +5,9 @@ Choices live in the URL (`bind="query-params"`), so a copied address shows the s
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -38,20 +40,27 @@ class Session:
     equivalence: bool = False
     most_charts: int = 8
 
-    @property
+    @cached_property
+    def key(self) -> Hashable:
+        """What a page made of this session depends on."""
+        cells = (tuple(self.arms["cell_id"]), tuple(self.all_budgets["cell_id"]))
+        choices = (self.reference, self.rule, self.equivalence, self.speed_reference, self.most_charts)
+        return (self.store, self.stamp, *cells, *choices)
+
+    @cached_property
     def differences(self) -> pd.DataFrame:
         """Paired differences of the chosen arms to the reference (columns: frames.DIFFERENCE_COLUMNS)."""
         table = data.differences(self.store, self.stamp, self.reference, self.rule, self.equivalence)
         shown = table["cell_id"].isin(self.arms["cell_id"]) & table["reference_id"].isin(self.arms["cell_id"])
         return table[shown].reset_index(drop=True)
 
-    @property
+    @cached_property
     def sweep(self) -> pd.DataFrame:
         """Curves over keep of the chosen models and tasks: labels, analysis_columns.SWEEP, complete, n."""
         table = data.sweep(self.store, self.stamp, self.reference, self.rule, self.equivalence)
         return table[table["cell_id"].isin(self.all_budgets["cell_id"])].reset_index(drop=True)
 
-    @property
+    @cached_property
     def protection(self) -> pd.DataFrame:
         """Policies with and without protection: labels, analysis_columns.PROTECTION, bare_rule."""
         table = data.protection(self.store, self.stamp, self.reference)
@@ -67,17 +76,17 @@ class Session:
         """Policy that tokens per second are compared with."""
         return str(st.session_state.get("speed", FULL))
 
-    @property
+    @cached_property
     def order(self) -> list[str]:
         """Labels of the arms in their fixed order."""
         return frames.arm_order(self.arms)
 
-    @property
+    @cached_property
     def references(self) -> frozenset[str]:
         """Cell ids that the chosen arms are compared with."""
         return frozenset(self.differences["reference_id"])
 
-    @property
+    @cached_property
     def reference_text(self) -> str:
         """The reference as a sentence part, with its protection rule."""
         if self.rule is frames.Rule.SAME:

@@ -16,6 +16,7 @@ from dashboard.contents import (
     lengths,
     overview,
     protection,
+    replication,
     retention,
     throughput,
 )
@@ -43,6 +44,7 @@ def contents(state: session.Session) -> Iterator[Content]:
     """Every page of results; Retention once for each model and task."""
     for build in (overview, accuracy, differences, compression, protection, throughput, frontier, lengths):
         yield build.build(state)
+    yield replication.settled(state)
     for panel in frames.panels(state.arms):
         found = retention.build(state, panel)
         yield Content(f"Retention {panel.title}", found.question, found.blocks)

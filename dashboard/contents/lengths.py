@@ -38,7 +38,8 @@ def build(state: Session) -> Content:
          lengths.quantiles(table[table["panel"] == panel.key], state.order, table["q90"].max(), panel.title))
         for panel in frames.panels(table)[: state.most_charts]
     ]  # fmt: skip
-    kinds = [frames.row_kind(table.iloc[[place]], state.references) for place in range(len(table))]
+    kinds = ["full" if p == "full" else "reference" if c in state.references else ""
+             for p, c in zip(table["policy"], table["cell_id"], strict=True)]  # fmt: skip
     html = arm_rows(table, COLUMNS, [cells(row) for _, row in table.iterrows()], kinds)
     caption = "Point = median, thick line = middle half, thin line = 10 to 90 %."
     caption += left_out(frames.panels(table), state.most_charts)

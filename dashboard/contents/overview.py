@@ -36,6 +36,11 @@ def build(state: Session) -> Content:
     return Content("Overview", question(state), blocks)
 
 
+def verdicts(state: Session) -> Content:
+    """The grid of verdicts alone."""
+    return Content("Overview", question(state), [grid(state, state.differences)])
+
+
 def grid(state: Session, table: pd.DataFrame) -> Table:
     """Arms x (model, task): the verdict mark and the difference in each cell; references say that they are."""
     panels = frames.panels(state.arms)

@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard import parts, session
 from dashboard.contents import accuracy
 
-parts.show(accuracy.build(session.current()))
+parts.page(accuracy.build, session.current())

@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard import parts, session
 from dashboard.contents import compression
 
-parts.show(compression.build(session.current()))
+parts.page(compression.build, session.current())

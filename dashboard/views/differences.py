@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard import parts, session
 from dashboard.contents import differences
 
-parts.show(differences.build(session.current()))
+parts.page(differences.build, session.current())

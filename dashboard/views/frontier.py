@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard import parts, session
 from dashboard.contents import frontier
 
-parts.show(frontier.build(session.current()))
+parts.page(frontier.build, session.current())

@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard import parts, session
 from dashboard.contents import lengths
 
-parts.show(lengths.build(session.current()))
+parts.page(lengths.build, session.current())

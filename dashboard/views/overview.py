@@ -23,7 +23,7 @@ def main(state: session.Session) -> None:
     if contest.empty:
         st.info(frames.no_comparison(state.arms, state.reference), icon=":material/info:")
     else:
-        parts.table(overview.grid(state, table))
+        parts.page(overview.verdicts, state, with_head=False)
     for note in data.notes(state.store, state.stamp):
         st.info(note, icon=":material/info:")
     st.subheader("Campaigns")

@@ -5,4 +5,4 @@ from __future__ import annotations
 from dashboard import parts, session
 from dashboard.contents import protection
 
-parts.show(protection.build(session.current()))
+parts.page(protection.build, session.current())

@@ -9,7 +9,7 @@ from dashboard.contents import retention
 def main(state: session.Session) -> None:
     """A choice of model and task, then the page."""
     parts.head("Retention", retention.QUESTION)
-    parts.show(retention.build(state, parts.choose_panel(state)), with_head=False)
+    parts.page(retention.build, state, parts.choose_panel(state), with_head=False)
 
 
 main(session.current())

@@ -14,7 +14,7 @@ def main(state: session.Session) -> None:
     policies = sorted(set(data.throughput(state.store, state.stamp).rows["policy"]), key=theme.policy_key)
     if len(policies) > 1:
         st.selectbox("Speed relative to", policies, key="speed", bind="query-params")
-    parts.show(throughput.build(state), with_head=False)
+    parts.page(throughput.build, state, with_head=False)
 
 
 main(session.current())
