@@ -2,7 +2,7 @@
 
 Conventions, where reasonable graders differ (each is a case marked `policy` in tests/grader_cases.json):
   * only what follows the last `</think>` is read; a thought that never closes holds no answer
-  * the last box wins; an empty or unclosed last box is no answer; without any box an answer declared in words counts
+  * the last balanced box wins, an empty one is no answer; without any box an answer declared in words counts
   * several boxes joined by commas or "and" are one answer when the gold has as many parts
   * a unit, percent or degree sign may be missing; another one is wrong (36 degrees, not 36 dollars)
   * the base of a number may be missing when the gold has it; a number in another base counts by its value

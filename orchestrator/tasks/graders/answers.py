@@ -19,6 +19,12 @@ FINISHED = ("stop", "length")
 BOXES = ("\\boxed", "\\fbox", "\\framebox")
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+_SHORT_BOX = re.compile(r"\\boxed\s+([^\s{$\\.,]+)")
+_TAGGED = re.compile(r"<answer>\s*([^<>]*?)\s*</answer>", re.IGNORECASE)
+_DECLARED = re.compile(
+    r"(?:final\s+answer|answer|result)\W{0,6}(?:is|:)\W{0,3}?\s*\**\s*(\$[^$]+\$|[^\n]+)", re.IGNORECASE
+)
+_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 
 Finder = Callable[[str], str | None]
 Judge = Callable[[str], tuple[bool, str]]
@@ -63,6 +69,20 @@ def last_box(text: str) -> str | None:
     """Content of the last balanced box, stripped; None without one."""
     found = boxes(text)
     return found[-1][2].strip() if found else None
+
+
+def unboxed(part: str) -> str | None:
+    r"""Where no box is balanced: `\boxed 5`, else an answer in tags, in words or in bold; None behind an open box."""
+    if "\\boxed" in part:
+        short = _SHORT_BOX.findall(part)
+        return short[-1] if short else None
+    if tagged := _TAGGED.findall(part):
+        return tagged[-1] or None
+    if found := _DECLARED.findall(part):
+        line = found[-1].strip().lstrip(":* ")
+        return re.sub(r"[.*\s]+$", "", line.split(". ", 1)[0]) or None
+    bold = _BOLD.findall(part)
+    return bold[-1].strip().rstrip(".") or None if bold else None
 
 
 def grade_answer(

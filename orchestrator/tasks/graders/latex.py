@@ -33,7 +33,9 @@ _SPELLINGS = (
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|allowbreak|protect)(?![a-zA-Z])"), " "),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
-    (re.compile(r"(?<!\\)\\(?:[,;:!> ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z]))|~"), " "),
+    (re.compile(r"(?<!\\)\\!"), ""),  # a negative space, as in 10,\!080
+    (re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}"), r"\1"),
+    (re.compile(r"(?<!\\)\\(?:[,;:> ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z]))|~"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])"), r"\\ge"),
     (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])"), r"\\le"),
@@ -106,6 +108,7 @@ def _peel(text: str) -> str:
         text = text.strip().strip("$").strip()
         text = re.sub(r"^\\[(\[](.*)\\[)\]]$", r"\1", text, flags=re.DOTALL)
         text = re.sub(r"(?:[.,;:]|(?<!\\)\\)+$", "", text)
+        text = re.sub(r"^\*\*(.*)\*\*$", r"\1", text)
         if text.startswith("{") and closing(text, 0) == len(text) - 1:
             text = text[1:-1]
         text = re.sub(r"\s+", " ", text)

@@ -7,24 +7,33 @@ import re
 from orchestrator.tasks.base import Grade
 from orchestrator.tasks.graders.answers import BOXES, boxes, grade_answer
 
-VERSION = 2
+VERSION = 3
 _OPEN = r"[*$`\\(\[{_]*(?:text\w*\{|math\w+\{|boxed\{)*\s*\(?"
 _NAMED = r"(?:(?:option|choice|letter)\s+)?"
 _JSON = re.compile(
-    r"[\"'`]answer[\"'`]\s*:\s*(?:[\"'`]\s*\(?([A-Za-z])\)?(?:[\"'`]|[.:)]\s)|([A-Za-z])\s*(?:[,}\n]|$))", re.IGNORECASE
+    r"[\"'`](?:final_)?answer[\"'`]\s*:\s*"
+    r"(?:[\"'`]\s*\(?([A-Za-z])\)?(?:[\"'`]|[.:)]\s)|([A-Za-z])\s*(?:[,}\n]|$))",
+    re.IGNORECASE,
 )
 _LINE = re.compile(
     rf"\b(?:answer|(?:correct|right|best)\s+(?:option|choice))\s*\**\s*(?:[:=]|\s[-–]\s|\n)\s*\**\s*{_OPEN}{_NAMED}{_OPEN}([A-Za-z])(?![A-Za-z'])",
     re.IGNORECASE,
 )
 _PROSE = re.compile(
-    rf"\b(?:(?:answer|choice|option)\s+(?:is|would\s+be|must\s+be|should\s+be)|I\s+(?:choose|pick|select))\s*:?\s*"
+    rf"\b(?:(?:answer|choice|option)\s+(?:is|would\s+be|must\s+be|should\s+be)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with))\s*:?\s*"
     rf"{_NAMED}{_OPEN}([A-Za-z])(?![A-Za-z'])"
-    rf"|\b(?:option|choice)\s+{_OPEN}([A-Za-z])\s*[)*}}$]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b",
+    rf"|\b(?:option|choice)\s+{_OPEN}([A-Za-z])\s*[)*}}$]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+    rf"|(?<![\w']){_OPEN}((?-i:[A-Z]))[)*}}$]*\s+is\s+(?:the\s+)?(?:correct|right|best)\s+(?:answer|option|choice)\b"
+    rf"|(?:^|[.\n]\s*|\b(?:so|thus|hence|therefore),?\s+){_OPEN}((?-i:[A-Z]))[)*}}$]*\s+is\s+correct\b",
     re.IGNORECASE,
 )
+_TAG = re.compile(rf"<answer>\s*{_NAMED}{_OPEN}([A-Za-z])(?![A-Za-z'])", re.IGNORECASE)
+# "B or C" and nothing more: two letters are no choice
+_HEDGE = re.compile(rf"[)*}}$\]_]*\s*(?:,|/|&|\bor\b|\band\b)+\s*{_NAMED}{_OPEN}[A-Z][)*}}$\]_]*\s*(?:[.\n]|$)")
 _ALONE = re.compile(rf"{_OPEN}([A-Z])[)*}}$._]*")
+_LABELLED = re.compile(rf"{_OPEN}([A-Z])(?:\*\*)?[).:](?:\*\*)?\s+\S.*")
 _BOX = re.compile(r"(?:(?:option|choice|answer)\s*:?\s*)?\(?\s*([A-Za-z])\s*\)?(?:[.:)].*)?", re.DOTALL | re.IGNORECASE)
+_WIDE = str.maketrans("：（）", ":()")
 _FONT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|bf|rm)\s*\{([^{}]*)\}")
 
 
@@ -41,22 +50,26 @@ def grade(gold: str, text: str, finish_reason: str, options: str = "ABCD") -> Gr
 
 def find(part: str) -> str | None:
     """JSON field, boxed letter, the last `Answer: X`, the last "the answer is X", a last line of one letter; None."""
-    if found := _letters(_JSON, part):
-        return _letter(found[-1])
+    part = part.translate(_WIDE)
+    if found := list(_JSON.finditer(part)):
+        return _letter(_caught(found[-1]))
     if boxed := [content for _, _, content in boxes(part)]:
         return _boxed(part, boxed)
-    for pattern in (_LINE, _PROSE):
-        if found := [letter for letter in _letters(pattern, part) if letter not in ("a", "I")]:
-            return _letter(found[-1])
+    for pattern in (_TAG, _LINE, _PROSE):
+        if found := [match for match in pattern.finditer(part) if _caught(match) not in ("a", "I")]:
+            hedge = _HEDGE.match(part, found[-1].end(found[-1].lastindex or 0))
+            return f"{_caught(found[-1])}{hedge[0].rstrip()}" if hedge else _letter(_caught(found[-1]))
     lines = [line.strip() for line in part.splitlines() if line.strip()]
+    if len(lines) == 1 and (match := _LABELLED.fullmatch(lines[0])):
+        return match[1]
     alone = [match[1] for line in lines if (match := _ALONE.fullmatch(line))]
     # a list of the options is no choice
     return alone[0] if len(alone) == 1 and _ALONE.fullmatch(lines[-1]) else None
 
 
-def _letters(pattern: re.Pattern[str], part: str) -> list[str]:
-    """What the pattern's groups caught, in order."""
-    return [next(group for group in found.groups() if group) for found in pattern.finditer(part)]
+def _caught(match: re.Match[str]) -> str:
+    """The letter, whichever alternative found it."""
+    return next(group for group in match.groups() if group)
 
 
 def _boxed(part: str, boxed: list[str]) -> str | None:

@@ -11,26 +11,28 @@ from functools import lru_cache
 
 from orchestrator.tasks.base import Grade, Verdict
 from orchestrator.tasks.graders import values
-from orchestrator.tasks.graders.answers import boxes, grade_answer
+from orchestrator.tasks.graders.answers import boxes, grade_answer, unboxed
 from orchestrator.tasks.graders.latex import bracketed, compact, depth, normalise, split
 from orchestrator.tasks.graders.symbolic import CHECKER, SymbolicTimeout
 
-VERSION = 2
+VERSION = 3
 MAX_LENGTH = 500
 MAX_DEPTH = 50
-_DECLARED = re.compile(
-    r"(?:final\s+answer|answer|result)\W{0,6}(?:is|:)\W{0,3}?\s*\**\s*(\$[^$]+\$|[^\n]+)", re.IGNORECASE
-)
-_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 _BETWEEN = re.compile(r"[\s$,;]*(?:and|or)?[\s$,;]*")
-_LABEL = re.compile(r"\\?[a-zA-Z]+(?:_\{?\w+\}?)?'?(?:\([a-zA-Z,]+\))?(?:[+\-]?[a-zA-Z])*")
+_LABEL = re.compile(r"\\?[a-zA-Z]+(?:_\{?\w+\}?)?'?(?:\((?:[a-zA-Z]=)?-?\w+(?:,-?\w+)*\))?(?:[+\-]?[a-zA-Z])*")
 # towers of three powers, factorials of and powers to millions, binomials of powers: quick to write, never computed
 EXPLOSIVE = re.compile(
     r"\^\s*\{[^{}]*\^\s*\{?[^{}]*\^|\d{6,}\s*!|\^\s*\{?\s*\d{7,}"
     r"|\\binom\s*\{[^}]*(?:\d{6,}|\d\s*\^\s*\{?\s*\d)"
 )
-_NOTHING = r"(?:no (?:real )?solutions?|(?:the )?empty set)"
-_LEAD = re.compile(r"^\\text\s*\{[^{}]*\b(?:answer|result|is|equals)\b[^{}]*\}\s*(?=.)", re.IGNORECASE)
+_NOTHING = r"(?:there (?:is|are) )?no (?:real )?(?:solutions?|roots?)|(?:the )?empty set"
+_SET_BUILDER = re.compile(r"^\\\{\s*[a-zA-Z]\s*(?:\\mid|\\vert|[|:])\s*(.*[<>]|.*\\[lg]e(?![a-z])).*\\\}$")
+_NUMBERS_AS_TEXT = re.compile(r"^\\text\s*\{([-+\d\s,./;]*(?:(?:and|or)[-+\d\s,./;]*)+)\}$")
+_SMALL_POWER = re.compile(r"\{\s*(\d{1,3})\s*\^\s*(?:\{\s*(\d{1,2})\s*\}|(\d))\s*\}")
+_FUNCTION = re.compile(r"y|[a-zA-Z]\(x\)")
+_LEAD = re.compile(
+    r"^\\text\s*\{[^{}]*\b(?:answer|result|is|equals|about|approximately)\b[^{}]*\}\s*(?=.)", re.IGNORECASE
+)
 _FRENCH = re.compile(r"([\[\]])([^\[\],;]+)([,;])([^\[\],;]+)([\[\]])")
 _EVERYTHING = r"all real numbers|(?:the )?(?:set of )?(?:all )?reals?"
 _DEGREES = re.compile(r"\\(sin|cos|tan|cot|sec|csc)\s*[({]?\s*(\d+)\s*\^\\circ\s*[)}]?")
@@ -50,10 +52,7 @@ def find(part: str, gold: str) -> str | None:
     """The last box; several joined ones for a gold of several parts; without any box an answer declared in words."""
     found = boxes(part)
     if not found:
-        short = re.findall(r"\\boxed\s+([^\s{$\\.,]+)", part)
-        if short or "\\boxed" in part:
-            return short[-1] if short else None
-        return _declared(part)
+        return unboxed(part)
     parts = split(normalise(gold), ",") if bracketed(normalise(gold)) is None else []
     run = [found[-1]]
     for box in reversed(found[:-1]):
@@ -64,14 +63,6 @@ def find(part: str, gold: str) -> str | None:
     if len(parts) > 1 and len(contents) == len(parts) and len(set(contents)) == len(contents):
         return ", ".join(contents)
     return contents[-1] or None
-
-
-def _declared(part: str) -> str | None:
-    if found := _DECLARED.findall(part):
-        line = found[-1].strip()
-        return re.sub(r"[.*\s]+$", "", line.split(". ", 1)[0]) or None
-    bold = _BOLD.findall(part)
-    return bold[-1].strip().rstrip(".") or None if bold else None
 
 
 @lru_cache(maxsize=65536)
@@ -90,8 +81,9 @@ def _last_form(answer: str) -> str:
 def _equal(gold: str, answer: str) -> Decision:
     if _squeezed(gold) == _squeezed(answer):
         return True, "text"
-    gold, answer = (_FRENCH.sub(_facing, _LEAD.sub("", text)) for text in (gold, answer))
-    for rule in (_choice, _words, _based, _ratio, _quantity, _relation, _assignment, _collection, _matrix):
+    gold, answer = (_plainer(text) for text in (gold, answer))
+    rules = (_choice, _words, _based, _ratio, _angle, _quantity, _relation, _assignment, _vector, _collection, _matrix)
+    for rule in rules:
         decision = rule(gold, answer)
         if decision is not None:
             return decision
@@ -100,6 +92,22 @@ def _equal(gold: str, answer: str) -> Decision:
     if EXPLOSIVE.search(answer) or EXPLOSIVE.search(gold) or re.search(r"\d{1000}", answer):
         return False, "guard: explosive"
     return CHECKER.equal(_for_algebra(gold), _for_algebra(answer)), "symbolic"
+
+
+def _plainer(text: str) -> str:
+    """Without lead-in words and set builders, numbers in text as numbers, small powers in exponents computed."""
+    text = _NUMBERS_AS_TEXT.sub(r"\1", _LEAD.sub("", text))
+    if _SET_BUILDER.fullmatch(text):
+        text = re.split(r"\\mid|\\vert|[|:]", text, maxsplit=1)[1].removesuffix("\\}").strip()
+    computed = _SMALL_POWER.sub(_power, text)
+    while computed != text:
+        text, computed = computed, _SMALL_POWER.sub(_power, computed)
+    return _FRENCH.sub(_facing, text)
+
+
+def _power(found: re.Match[str]) -> str:
+    value = int(found[1]) ** int(found[2] or found[3])
+    return f"{{{value}}}" if value < 1000 else found[0]
 
 
 def _for_algebra(text: str) -> str:
@@ -157,9 +165,11 @@ def _choice(gold: str, answer: str) -> Decision | None:
 def _words(gold: str, answer: str) -> Decision | None:
     if re.fullmatch("[a-zA-Z]", gold) and re.fullmatch("[a-zA-Z]", answer):
         return gold == answer, "symbol"
+    if re.fullmatch("[a-z]{2}", gold) and re.fullmatch("[a-z]{2}", answer):
+        return sorted(gold) == sorted(answer), "symbols"  # a product; capital letters name a segment
     if "\\text" in gold + answer and _spelled(gold) == _spelled(answer):
         return True, "words"
-    if compact(gold) == "\\emptyset" and re.fullmatch(_NOTHING, _plain_word(answer) or "", re.IGNORECASE):
+    if _nothing(gold) and _nothing(answer):
         return True, "words"
     if compact(gold) in ("\\mathbb{R}", "(-\\infty,\\infty)") and re.fullmatch(
         _EVERYTHING, _plain_word(answer) or "", re.IGNORECASE
@@ -180,6 +190,11 @@ def _words(gold: str, answer: str) -> Decision | None:
     return wanted.replace("-", " ").casefold() == given.replace("-", " ").casefold(), "words"
 
 
+def _nothing(text: str) -> bool:
+    words = re.fullmatch(_NOTHING, _plain_word(text) or "", re.IGNORECASE)
+    return words is not None or compact(text) in ("\\emptyset", "\\{\\}")
+
+
 def _based(gold: str, answer: str) -> Decision | None:
     decision = values.equal_based(gold, answer)
     return None if decision is None else (decision, "base")
@@ -188,6 +203,16 @@ def _based(gold: str, answer: str) -> Decision | None:
 def _ratio(gold: str, answer: str) -> Decision | None:
     decision = values.equal_ratios(gold, answer)
     return None if decision is None else (decision, "ratio")
+
+
+def _angle(gold: str, answer: str) -> Decision | None:
+    """Degrees on one side, a multiple of pi on the other."""
+    sides = [values.quantity(text) for text in (gold, answer)]
+    for side, other in ((sides[0], answer), (sides[1], gold)):
+        if side and side.unit == "degree" and "\\pi" in other and "\\circ" not in other:
+            radians = f"\\frac{{{side.value.numerator}\\pi}}{{{180 * side.value.denominator}}}"
+            return _equal(radians, other)
+    return None
 
 
 def _quantity(gold: str, answer: str) -> Decision | None:
@@ -234,7 +259,9 @@ def _assignment(gold: str, answer: str) -> Decision | None:
     """`x=5` for 5, `x \\in S` for S, `25+8=33` for 33; an equation that holds no such label is not a value."""
     a, b = _strip_label(gold), _strip_label(answer)
     if "=" in gold and "=" in answer:
-        return _equal(a, b) if (a, b) != (gold, answer) and gold.split("=")[0] == answer.split("=")[0] else None
+        heads = [compact(text.split("=")[0]) for text in (gold, answer)]
+        same = heads[0] == heads[1] or all(map(_FUNCTION.fullmatch, heads))
+        return _equal(a, b) if (a, b) != (gold, answer) and same else None
     if (a, b) != (gold, answer):
         return _equal(a, b)
     if "=" in answer and values.quantity(gold) is not None:
@@ -249,6 +276,8 @@ def _strip_label(text: str) -> str:
     parts = split(text, "=")
     if len(parts) < 2 or not parts[-1]:
         return text
+    if not parts[0]:
+        return parts[-1]
     if any(len(split(_and_to_comma(part), ",;")) > 1 for part in parts[:-1]):
         return text  # several assignments, `x=1, x=2`: each item has its own
     head = compact(parts[0])
@@ -339,9 +368,23 @@ def _matrix(gold: str, answer: str) -> Decision | None:
     return all(_equal(a, b)[0] for a, b in pairs), "matrix"
 
 
+def _vector(gold: str, answer: str) -> Decision | None:
+    """A matrix of one row or column and a tuple are two ways to write one vector."""
+    cells = [_cells(text) for text in (gold, answer)]
+    if (cells[0] is None) == (cells[1] is None):
+        return None
+    matrix, tuple_ = (cells[0], _items(answer)) if cells[0] else (cells[1], _items(gold))
+    assert matrix is not None
+    if tuple_ is None or tuple_[0] != "(" or 1 not in (len(matrix), max(map(len, matrix))):
+        return None
+    entries = [cell for row in matrix for cell in row]
+    pairs = zip(entries, tuple_[1], strict=False)
+    return len(entries) == len(tuple_[1]) and all(_equal(a, b)[0] for a, b in pairs), "vector"
+
+
 def _cells(text: str) -> list[list[str]] | None:
     match = re.fullmatch(
-        r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|array)\}\s*(?:\{[^{}]*\})?(.*?)\\end\s*\{\1\}\s*[)\]]?",
+        r"[(\[]?\s*\\begin\s*\{((?:[pbB]|small)?matrix|array)\}\s*(?:\{[^{}]*\})?(.*?)\\end\s*\{\1\}\s*[)\]]?",
         text,
         flags=re.DOTALL,
     )

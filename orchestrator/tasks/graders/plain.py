@@ -7,6 +7,8 @@ from fractions import Fraction
 
 from orchestrator.tasks.base import Grade
 from orchestrator.tasks.graders.answers import grade_answer, last_box
+from orchestrator.tasks.graders.latex import normalise
+from orchestrator.tasks.graders.values import quantity
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|[-+]?\.\d+")
 
@@ -39,8 +41,9 @@ def number(gold: str, text: str, finish_reason: str) -> Grade:
     def judge(answer: str) -> tuple[bool, str]:
         value = parse_number(answer)
         if value is None:
-            return False, "not a number"
-        return value == wanted, "number"
+            measured = quantity(normalise(answer).rpartition("=")[2])  # with its unit, or as a fraction in LaTeX
+            value = measured.value if measured else None
+        return (False, "not a number") if value is None else (value == wanted, "number")
 
     return grade_answer(text, finish_reason, find, judge)
 

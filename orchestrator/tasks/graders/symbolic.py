@@ -1,7 +1,7 @@
 """Algebra in a process of its own: some expressions never come back, and no signal reaches big-integer C code.
 
 One child per grading process, kept warm; it gets one pair at a time, a memory limit of its own, and is killed with its
-group when the wall limit passes. No `fork` and no `preexec_fn`: graders run in processes that have threads.
+group when its time has passed. No `fork` and no `preexec_fn`: graders run in processes that have threads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -18,8 +19,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-# Of each of the two tries: a pair costs at most twice this, and a fresh child once.
-WALL_SECONDS = 5.0
+import psutil
+
+# Processor seconds of each of the two tries: verdicts must not depend on what else a machine does.
+CPU_SECONDS = 5.0
+PATIENCE = 12  # times as long by the clock, for a child that waits for a processor or for nothing at all
 START_SECONDS = 120.0
 WORKER = "orchestrator.tasks.graders.symbolic_worker"
 
@@ -32,7 +36,7 @@ class SymbolicTimeout(Exception):
 class Checker:
     """Client of one child. Thread-safe; the child starts on first use and again after each kill."""
 
-    wall_seconds: float = WALL_SECONDS
+    cpu_seconds: float = CPU_SECONDS
     _child: subprocess.Popen[bytes] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,7 +47,7 @@ class Checker:
                 reply = self._ask({"gold": gold, "answer": answer})
                 if reply is not None:
                     return bool(reply["equal"])
-        raise SymbolicTimeout(f"not decided within {self.wall_seconds:g} s")
+        raise SymbolicTimeout(f"not decided within {self.cpu_seconds:g} s")
 
     def close(self) -> None:
         """Kill the child and whatever it started; idempotent."""
@@ -67,7 +71,7 @@ class Checker:
         except BrokenPipeError:
             self.close()
             return None
-        line = self._line(child, self.wall_seconds)
+        line = self._answer(child)
         if line is None:
             self.close()
             return None
@@ -87,6 +91,17 @@ class Checker:
             self.close()
         return self._child
 
+    def _answer(self, child: subprocess.Popen[bytes]) -> bytes | None:
+        """The reply, or None once the child has spent its processor time on it or PATIENCE has run out."""
+        assert child.stdout is not None
+        begun, spent = time.monotonic(), _cpu_seconds(child.pid)
+        left = self.cpu_seconds
+        while left > 0 and time.monotonic() - begun < PATIENCE * self.cpu_seconds:
+            if select.select([child.stdout], [], [], left)[0]:
+                return self._line(child, self.cpu_seconds)
+            left = self.cpu_seconds - (_cpu_seconds(child.pid) - spent)
+        return None
+
     def _line(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
         assert child.stdout is not None
         data = b""
@@ -100,6 +115,15 @@ class Checker:
                 return None
             data += piece
         return data
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time of a child so far; infinite once it has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return math.inf
+    return float(times.user + times.system)
 
 
 CHECKER = Checker()

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Basic, Expr, Float
+from sympy import Basic, Expr, Float, I
 
 MEMORY_BYTES = 3 * 1024**3
 DIGITS = 50
@@ -33,13 +33,11 @@ def _equal(gold: str, answer: str) -> bool:
     try:
         wanted, given = _parse(gold), _parse(answer)
         # gold first: the comparison is not symmetric
-        if (
-            not wanted
-            or not given
-            or _far(wanted[0], given[0])
-            or not verify(wanted, given, timeout_seconds=None, allow_set_relation_comp=True)
-        ):
+        if not wanted or not given or _far(wanted[0], given[0]):
             return False
+        if not verify(wanted, given, timeout_seconds=None, allow_set_relation_comp=True):
+            numbers = _complex(wanted[0], given[0])
+            return numbers is not None and _equal_to_many_digits(*numbers)
         return _equal_to_many_digits(wanted[0], given[0])
     except (MemoryError, RecursionError, OverflowError):
         return False
@@ -53,6 +51,17 @@ def _far(wanted: Any, given: Any) -> bool:
     if not (a.is_number and b.is_number and a.is_finite and b.is_finite):
         return False
     return bool(abs(a - b) > 1e-3 * (abs(a) + abs(b)))
+
+
+def _complex(wanted: Any, given: Any) -> tuple[Expr, Expr] | None:
+    """Both with the symbol i as the imaginary unit, where it is their only symbol."""
+    if not (isinstance(wanted, Expr) and isinstance(given, Expr)):
+        return None
+    symbols = wanted.free_symbols | given.free_symbols
+    if {str(symbol) for symbol in symbols} != {"i"}:
+        return None
+    units = dict.fromkeys(symbols, I)
+    return wanted.subs(units), given.subs(units)
 
 
 # A gold answer meets many others: each sample of its problem, in every arm.

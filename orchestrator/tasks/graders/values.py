@@ -25,9 +25,19 @@ _UNITS = {
     "millimeter": "mm", "millimetre": "mm", "inch": "in", "inche": "in", "foot": "ft", "feet": "ft", "yard": "yd",
     "mile": "mi", "second": "s", "sec": "s", "minute": "min", "hour": "h", "hr": "h", "degree": "degree",
     "dollar": "dollar", "cent": "cent", "gram": "g", "kilogram": "kg", "liter": "l", "litre": "l", "pound": "lb",
+    "milliliter": "ml", "millilitre": "ml", "ounce": "oz", "ton": "ton", "radian": "radian", "rad": "radian",
     "day": "day", "week": "week", "month": "month", "year": "year", "mph": "mph",
 }  # fmt: skip
 _KNOWN = set(_UNITS.values())
+# how many of the first unit of its row each unit is
+_SCALES = (
+    {"m": "1", "mm": "1/1000", "cm": "1/100", "km": "1000", "in": "0.0254", "ft": "0.3048", "yd": "0.9144",
+     "mi": "1609.344"},
+    {"s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800"},
+    {"g": "1", "kg": "1000"},
+    {"l": "1", "ml": "1/1000"},
+    {"dollar": "1", "cent": "1/100"},
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ def number(text: str) -> tuple[Fraction, int | None, int] | None:
 def quantity(text: str) -> Quantity | None:
     """A number with an optional currency, percent sign, degree sign or unit words; None for anything else."""
     text = re.sub(r"^\\text\{\s*(\d[\d.,/]*)\s+([^{}]+)\}$", r"\1 \\text{\2}", text.strip())
+    text = re.sub(r"^\\text\{\s*([-+]?\d[\d.,/]*)\s*\}$", r"\1", text)
     money = bool(re.match(r"\\\$|(?:\\text\{)?\s*(?:USD|Rs)\b", text))
     bare = re.sub(r"^\\\$\s*", "", text)
     match = re.fullmatch(r"(.*?)\s*(\\?%|\\text\{\s*percent\s*\}|percent)\s*", bare)
@@ -86,8 +97,11 @@ def quantity(text: str) -> Quantity | None:
 
 
 def equal_quantities(gold: Quantity, answer: Quantity) -> bool:
-    """Values equal and units not in conflict; a missing unit or percent sign is forgiven, another one is not."""
+    """Values equal in one unit; a missing unit or percent sign is forgiven, one of another kind is not."""
     if gold.unit and answer.unit and gold.unit != answer.unit and "?" not in (gold.unit, answer.unit):
+        factor = _factor(answer.unit, gold.unit)
+        return factor is not None and gold.value == answer.value * factor
+    if (gold.percent and answer.unit) or (answer.percent and gold.unit):
         return False
     values = {gold.value, gold.value / 100} if gold.percent else {gold.value}
     answers = {answer.value, answer.value / 100} if answer.percent and not gold.percent else {answer.value}
@@ -96,6 +110,15 @@ def equal_quantities(gold: Quantity, answer: Quantity) -> bool:
     if values & answers:
         return True
     return gold.decimals is None and any(same(value, answer) for value in values)
+
+
+def _factor(unit: str, wanted: str) -> Fraction | None:
+    """How many `wanted` one `unit` is; None for units of different kinds."""
+    (name, _, power), (target, _, target_power) = unit.partition("^"), wanted.partition("^")
+    scale = next((row for row in _SCALES if name in row and target in row), None)
+    if scale is None or power != target_power:
+        return None
+    return (Fraction(scale[name]) / Fraction(scale[target])) ** int(power or 1)
 
 
 def same(exact: Fraction, answer: Quantity) -> bool:
@@ -135,13 +158,17 @@ def equal_based(gold: str, answer: str) -> bool | None:
 
 
 def equal_ratios(gold: str, answer: str) -> bool | None:
-    """Clock times as text, ratios up to a common factor; None where gold is neither."""
+    """Clock times as text, ratios up to a common factor or as a quotient; None where gold is neither."""
     if not re.fullmatch(r"\s*\d+(?:\s*:\s*\d+)+\s*", gold):
         return None
     answer = re.sub(r"\s*(?:\\text\{)?\s*[ap]\.?\s*m\.?\s*\}?$", "", answer, flags=re.IGNORECASE)
+    clock = re.fullmatch(r"\d{1,2}:\d\d", compact(gold))
     if not re.fullmatch(r"\s*\d+(?:\s*:\s*\d+)+\s*", answer):
-        return False
-    if re.fullmatch(r"\d{1,2}:\d\d", compact(gold)):
+        first, _, second = compact(gold).partition(":")
+        quotient = number(answer)
+        plain = not clock and second.isdigit() and int(second) > 0 and quotient is not None
+        return bool(plain and quotient and quotient[0] == Fraction(int(first), int(second)))
+    if clock:
         return compact(gold) == compact(answer)
     a, b = ([Fraction(part) for part in compact(text).split(":")] for text in (gold, answer))
     return len(a) == len(b) and all(x * b[0] == y * a[0] for x, y in zip(a, b, strict=True))

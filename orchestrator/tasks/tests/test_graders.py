@@ -18,6 +18,7 @@ from orchestrator.tasks.graders.symbolic import Checker, SymbolicTimeout
 from orchestrator.verify import graders as verify
 
 CASES = json.loads((Path(__file__).parent / "grader_cases.json").read_text(encoding="utf-8"))
+OWN_CASES = json.loads((Path(__file__).parent / "own_grader_cases.json").read_text(encoding="utf-8"))
 TOWER = r"9^{9^{9^{9^{9}}}}"
 
 
@@ -25,6 +26,11 @@ TOWER = r"9^{9^{9^{9^{9}}}}"
 def test_known_cases(case: dict[str, Any]) -> None:
     [(name, problem)] = verify.check([case])
     assert problem is None, f"{name}: {case['note']}"
+
+
+def test_every_form_of_an_answer_that_was_thought_of() -> None:
+    """Fractions to code words, in every task; some are conventions (`policy`)."""
+    assert [f"{name}: {problem}" for name, problem in verify.check(OWN_CASES) if problem] == []
 
 
 def test_verify_fails_what_it_does_not_know() -> None:
@@ -133,7 +139,7 @@ def test_latex_parts() -> None:
 
 
 def test_a_hanging_expression_costs_its_limit_and_no_more() -> None:
-    checker = Checker(wall_seconds=1.0)
+    checker = Checker(cpu_seconds=1.0)
     try:
         assert checker.equal("2", "1+1")
         child = checker._child
