@@ -34,7 +34,7 @@ from orchestrator.backend import Launch, Lost, Machine
 from orchestrator.errors import UserError
 from orchestrator.grading import Graded, GradeWork, grade
 from orchestrator.messages import Order, Report, Seat
-from orchestrator.worker_process import REPORT_SECONDS, open_worker, redirect_output, set_threads
+from orchestrator.worker_process import REPORT_SECONDS, open_worker, redirect_output, set_threads, visible_store
 
 PLACE_SECONDS = 300.0
 """How long an engine waits for a place that other work on the cluster holds."""
@@ -51,6 +51,7 @@ class EngineWorker:
 
     def __init__(self, launch: Launch) -> None:
         set_threads(launch.threads)
+        visible_store(launch.store)
         redirect_output(launch.log)
         given = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         wanted = launch.spec.tp * launch.spec.pp
@@ -300,4 +301,5 @@ def _reason(error: RayError) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any("SYSTEM_ERROR" in line for line in lines):
         return "engine process died (killed, out of memory, or crashed)"
-    return lines[-1] if lines else type(error).__name__
+    ours = f"{UserError.__module__}.{UserError.__qualname__}: "
+    return lines[-1].removeprefix(ours) if lines else type(error).__name__

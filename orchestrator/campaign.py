@@ -6,6 +6,7 @@ job, or run twice at once: rows are committed once whatever happens.
 
 from __future__ import annotations
 
+import platform
 import signal
 import time
 import uuid
@@ -20,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from orchestrator import adaptive, history
+from orchestrator import adaptive, history, planning
 from orchestrator.backend import ENGINES, Backend
 from orchestrator.cells import TaskRef
 from orchestrator.chunks import BLOCK, ChunkId
@@ -28,8 +29,9 @@ from orchestrator.driver import Driver, Interrupt, Outcome, Settings, ungraded
 from orchestrator.environment import environment, usable_cores
 from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
+from orchestrator.history import History
 from orchestrator.ledger import Limits
-from orchestrator.observers import Observer, spans
+from orchestrator.observers import Observer
 from orchestrator.observers.crashes import CrashReports
 from orchestrator.observers.event_log import EventLog
 from orchestrator.observers.metrics import Metrics
@@ -44,6 +46,7 @@ EXIT_INCOMPLETE = 1
 EXIT_STOPPED = 130
 
 _FORGOTTEN = timedelta(minutes=10)
+_ALIVE = timedelta(seconds=15)
 _DIFFERENCES = 12
 
 
@@ -77,6 +80,7 @@ class Prepared:
     plan: Plan
     store: Store
     committed: frozenset[ChunkId]
+    known: History = field(default_factory=History)
 
     @property
     def missing(self) -> tuple[ChunkId, ...]:
@@ -107,7 +111,9 @@ def prepare(path: Path, store: Path | None = None, scale: float | None = None) -
     for task in plan.tasks.values():
         if hasattr(task, "ready"):
             task.ready()
-    return Prepared(job, plan, opened, committed)
+    known = history.read(opened.paths.root, plan)
+    planning.refuse_small_budget(plan, planning.forecast(plan, known, opened.paths.name))
+    return Prepared(job, plan, opened, committed, known)
 
 
 def submit(prepared: Prepared) -> list[str]:
@@ -115,6 +121,8 @@ def submit(prepared: Prepared) -> list[str]:
     campaign, plan = prepared.campaign, prepared.plan
     resolved = dict(prepared.job.resolved())
     changes = differences(campaign.resolved(), resolved)
+    if changes:
+        _refuse_a_second_job(campaign, changes)
     known = set(campaign.plan()["cell_id"].to_pylist())
     rows = plan_rows(plan)
     try:
@@ -130,6 +138,24 @@ def submit(prepared: Prepared) -> list[str]:
             f"{len(known - now)} no longer in the job (their rows stay in the store)"
         )
     return changes if known else []
+
+
+def _refuse_a_second_job(campaign: Campaign, changes: Sequence[str]) -> None:
+    """One campaign, two jobs at once: each driver would run its own, and the plan on record would be the later one's.
+
+    Raises UserError while a driver of the campaign runs; the same job twice is harmless.
+    """
+    limit = datetime.now(UTC) - _ALIVE
+    for facts in campaign.drivers():
+        with suppress(ValueError, KeyError, TypeError):
+            here = facts["host"] == platform.node()
+            gone = here and not Path(f"/proc/{facts['pid']}").exists()
+            if not gone and datetime.fromisoformat(facts["updated_at"]) >= limit:
+                where = f"pid {facts.get('pid')} on {facts.get('host')}"
+                raise UserError(
+                    f"campaign '{campaign.directory.name}' is running ({where}) as another job: {'; '.join(changes)}. "
+                    "Give this job a name of its own, or stop the other with evictbench cancel and run this one then."
+                )
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -181,7 +207,6 @@ def run(
 
 def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend], options: Options) -> Outcome:
     interrupt = Interrupt()
-    lengths = history.read(prepared.store.paths.root, prepared.plan).lengths
     settings = Settings(
         prefix=f"e{uuid.uuid4().hex[:4]}-",
         threads=usable_cores(),
@@ -198,6 +223,7 @@ def _drive(prepared: Prepared, console: Console, connect: Callable[[], Backend],
             with signals(interrupt), view_for(console) as view:
                 observers = _observers(prepared, settings.name, view, options.metrics)
                 grown = partial(_grown, prepared)
+                lengths = prepared.known.lengths
                 driver = Driver(prepared.plan, prepared.store, backend, settings, observers, grown, lengths)
                 return driver.run(view, interrupt)
         finally:
@@ -217,13 +243,11 @@ def _observers(prepared: Prepared, driver: str, view: View, metrics: tuple[str, 
     campaign, plan = prepared.campaign, prepared.plan
     log = EventLog(campaign.directory / "events.jsonl", prepared.job.name, driver)
     crashes = CrashReports(campaign.directory / "crashes", campaign.log, view.say)
-    collector = spans.tracer()
-    traced = () if collector is None else (spans.Spans(prepared.job.name, collector),)
     if metrics is None:
-        return log, crashes, *traced
+        return log, crashes
     meter = Metrics(prepared.job.name, prepared.store.paths, lambda cell_id: plan.cell(cell_id).cell)
     meter.serve(*metrics)
-    return log, crashes, *traced, meter
+    return log, crashes, meter
 
 
 @contextmanager

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backend import Backend
+from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.submission_ray import Cluster
+
+
+_REACH_SECONDS = 5.0
 
 
 def connect(address: str | None = None) -> Backend:
@@ -17,6 +22,8 @@ def connect(address: str | None = None) -> Backend:
 
     Raises UserError when there is no cluster at the address, or a local one does not come up.
     """
+    if address not in (None, "auto"):
+        _reach(str(address))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Otherwise Ray warns about every actor without a GPU.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -37,3 +44,21 @@ def jobs(address: str) -> Cluster:
     from orchestrator.submission_ray import Cluster  # noqa: PLC0415  Ray reads the variable above when imported
 
     return Cluster(address)
+
+
+def _reach(address: str) -> None:
+    """Raises UserError unless something listens at HOST:PORT. Ray itself would try for minutes, with much output."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or "/" in host:
+        raise UserError(
+            f"--address is '{address}'; a run connects to HOST:PORT of a cluster's head (6379 unless it was started "
+            "otherwise), or to auto on one of its nodes. http://HEAD:8265 is for evictbench submit."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"nothing answers at --address {address}: {reason}. Is the cluster up, and is this machine in its network? "
+            "From outside, evictbench submit goes through the dashboard's port."
+        ) from error

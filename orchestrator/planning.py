@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from orchestrator import work_list
 from orchestrator.cells import Cell, canonical_json
 from orchestrator.chunks import BLOCK, blocks_for, plan_missing
+from orchestrator.errors import UserError
 from orchestrator.grid import Plan, PlannedCell
 from orchestrator.history import History
 from orchestrator.lengths import DEFAULT_DOUBT, PEER_DOUBT, source_of
@@ -144,6 +145,24 @@ def forecast(plan: Plan, history: History, store: str) -> Forecast:
         cost=None if rate is None else rate * hours,
         notes=(*plan.notes, *_remarks(plan, comparisons, hours)),
     )
+
+
+def refuse_small_budget(plan: Plan, expected: Forecast) -> None:
+    """Raises UserError for a budget that ends before the cheapest chunk does, whatever the doubts of the forecast."""
+    job = plan.job
+    limit, gpus = job.execution.hours(job.resources.gpu), job.resources.tp * job.resources.pp
+    speeds = {engine.spec: engine.tokens_per_second * DEFAULT_DOUBT for engine in expected.engines}
+    chunks = [
+        (ENGINE_START_SECONDS + BLOCK * cell.tokens_per_row / cell.doubt / speeds[cell.planned.engine]) * gpus / 3600
+        for cell in expected.cells
+        if cell.rows
+    ]
+    if limit is not None and chunks and limit < min(chunks):
+        raise UserError(
+            f"{job.place('execution', 'budget')}: {limit:.3g} GPU-hours are too few for one chunk: an engine's start "
+            f"and {BLOCK} rows take at least {min(chunks):.2g}. The whole job needs about {expected.gpu_hours:,.2g}. "
+            "Raise the budget, or leave it out."
+        )
 
 
 def references(planned: PlannedCell, plan: Plan) -> list[PlannedCell]:

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from orchestrator.backend import Launch
 from orchestrator.environment import installation, mismatch
+from orchestrator.errors import UserError
 from orchestrator.store.writer import Store
 from orchestrator.worker_loop import WorkerLoop
 from workers import gpus
 from workers.api import Engine, EngineSpec
-from workers.errors import Fatal
+from workers.errors import Fatal, Retryable
 
 REPORT_SECONDS = 0.5
 
@@ -33,7 +34,7 @@ def open_worker(launch: Launch, given: tuple[str, ...]) -> WorkerLoop:
 
     given  GPUs that this process may use, by index or id; empty on a machine without
     """
-    store = Store.open(launch.store, create=False)
+    store = visible_store(launch.store)
     campaign = store.campaign(launch.campaign)
 
     def beat(facts: Mapping[str, object]) -> None:
@@ -43,6 +44,7 @@ def open_worker(launch: Launch, given: tuple[str, ...]) -> WorkerLoop:
     def create(spec: EngineSpec) -> Engine:
         if (differs := mismatch(installation(), launch.installation)) is not None:
             raise Fatal(differs)
+        _require_files(spec)
         gpus.require_free(given, platform.node())
         # Imported by the loop's thread, so that what an engine's import raises is reported like any failed start.
         module, _, name = launch.create.partition(":")
@@ -53,6 +55,26 @@ def open_worker(launch: Launch, given: tuple[str, ...]) -> WorkerLoop:
     loop = WorkerLoop(launch.worker, launch.spec, store, beat, launch.stuck_seconds, physical)
     loop.start(create)
     return loop
+
+
+def visible_store(place: str) -> Store:
+    """The store as this node sees it; called before anything is written below its place.
+
+    Raises UserError naming the node.
+    """
+    try:
+        return Store.open(place, create=False)
+    except UserError as error:
+        raise UserError(
+            f"node {platform.node()} does not see the store {place}: {error} Put it where every node sees it under the "
+            "same path."
+        ) from error
+
+
+def _require_files(spec: EngineSpec) -> None:
+    """Raises Retryable for a model that is not on this node; it may be on another."""
+    if Path(spec.model).is_absolute() and not Path(spec.model).exists():
+        raise Retryable(f"node {platform.node()} does not have the model files {spec.model}. Put them on every node.")
 
 
 def redirect_output(path: str) -> None:

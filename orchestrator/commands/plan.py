@@ -22,7 +22,7 @@ from orchestrator import adaptive, history
 from orchestrator.cells import Cell, ModelRef, TaskRef
 from orchestrator.grid import expand
 from orchestrator.outline import OUTLINE_NOTE, OutlineResources
-from orchestrator.planning import CellForecast, Forecast, forecast
+from orchestrator.planning import CellForecast, Forecast, forecast, refuse_small_budget
 from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
 
@@ -54,6 +54,7 @@ def command(job: Path, store: Path | None, style: str, scale: float | None, outl
     else:
         plan = adaptive.decided(expand(spec), where)
         expected = forecast(plan, history.read(where, plan), str(where))
+        refuse_small_budget(plan, expected)
     if style == "json":
         click.echo(json.dumps(as_json(expected), indent=2))
     else:
