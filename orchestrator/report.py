@@ -17,6 +17,7 @@ from orchestrator.analysis import Question, Selection, arms_table, differences_t
 from orchestrator.analysis_pairs import Answers
 from orchestrator.analysis_pooled import pooled_table
 from orchestrator.analysis_protection import protection_table
+from orchestrator.analysis_stopping import stopping_table
 from orchestrator.analysis_sweep import seeds_table
 from orchestrator.report_sheet import Sheet, arm_columns, arm_names, verdict
 from orchestrator.store.paths import NO_JUDGE
@@ -54,17 +55,29 @@ def build(reader: Reader, selection: Selection, question: Question) -> Report:
         for _, part in arms.groupby(["model", "task", "comparison_id"], sort=False)
         for sheet in _sheets(part, differences, question)
     ]
-    sheets += [*report_evidence.protection(changes, arms), *report_evidence.pools(pools)]
+    sheets += [*report_evidence.protection(changes, arms, question.reference), *report_evidence.pools(pools)]
     title = f"Job {selection.campaign}" if selection.campaign else "All jobs"
     notes = (
         *report_notes.progress(reader, arms),
+        *_stopping(reader, question, answers),
         *report_notes.engine(arms),
         *report_notes.reading(differences, question),
-        *report_evidence.notes(differences, pools, seeds[seeds["cell_id"].isin(arms["cell_id"])] if some else seeds),
+        *report_evidence.notes(
+            differences,
+            pools,
+            seeds[seeds["cell_id"].isin(arms["cell_id"])] if some else seeds,
+            changed=bool(len(changes)),
+        ),
         *report_notes.model_facts(arms),
     )
     evidence = {"pooled": pools, "protection": changes, "common_seeds": seeds}
     return Report(title, tuple(_header(facts, arms)), tuple(sheets), notes, arms, differences, evidence, facts)
+
+
+def _stopping(reader: Reader, question: Question, answers: Answers) -> Iterable[str]:
+    if question.stopping is not None:
+        table = stopping_table(reader, question, answers=answers)
+        yield from report_notes.stopping(table, question.stopping.width)
 
 
 def _facts(reader: Reader, selection: Selection, arms: pd.DataFrame) -> dict[str, Any]:
@@ -140,14 +153,16 @@ def _accuracy(arms: pd.DataFrame, where: str, several: bool) -> Sheet:
     # Boxes inside unfinished thoughts, which the paper counted; equal where no thought was cut.
     show_lenient = bool(((arms["lenient"] - arms["accuracy"]).abs() > 1e-9).any())
     lenient = [">lenient"] if show_lenient else []
-    columns = [">accuracy", ">95 % interval", *lenient, ">n", ">wrong", ">no answer", ">cut off", ">error", ">tokens"]
+    sizes = {f"{arm['problems']}×{arm['samples']}" for _, arm in arms.iterrows()}
+    size = [">n"] if len(sizes) > 1 else []
+    columns = [">accuracy", ">95 % interval", *lenient, *size, ">wrong", ">no answer", ">cut off", ">error", ">tokens"]
     rows = [
         (
             *arm_names(arm, several),
             figures.points(arm["accuracy"]),
             figures.interval(arm["low"], arm["high"], signed=False),
             *([figures.points(arm["lenient"])] if show_lenient else []),
-            f"{arm['problems']}×{arm['samples']}",
+            *([f"{arm['problems']}×{arm['samples']}"] if size else []),
             *(figures.percent(arm[name]) for name in ("wrong", "no_answer", "truncated", "error")),
             figures.number(arm["output_tokens"], ",.0f"),
             *([done] if show_done else []),
@@ -155,7 +170,8 @@ def _accuracy(arms: pd.DataFrame, where: str, several: bool) -> Sheet:
         for (_, arm), done in zip(arms.iterrows(), unfinished, strict=True)
     ]
     columns += [">done"] if show_done else []
-    return Sheet(f"Accuracy: {where}", (*arm_columns(several), *columns), tuple(rows))
+    title = f"Accuracy: {where}" + ("" if size else f", n {sizes.pop()}")
+    return Sheet(title, (*arm_columns(several), *columns), tuple(rows))
 
 
 def _differences(table: pd.DataFrame, title: str, several: bool) -> Sheet:
@@ -176,7 +192,7 @@ def _differences(table: pd.DataFrame, title: str, several: bool) -> Sheet:
     ]
     interval = (">interval", ">look and level") if looks else (">95 % interval",)
     n = [">n"] if len(sizes) > 1 else []
-    columns = (*arm_columns(several), ">points", *interval, "verdict", *n, ">won/lost/tied", ">detects")
+    columns = (*arm_columns(several), ">points", *interval, "verdict", *n, ">won/ lost/ tied", ">detects")
     return Sheet(title if n else f"{title}, n {sizes.pop()}", columns, tuple(rows))
 
 
@@ -214,7 +230,7 @@ def _eviction(arms: pd.DataFrame, title: str, several: bool) -> Sheet:
         )
         for _, arm in arms.iterrows()
     ]
-    columns = (">events", ">prompt kept", ">least", ">cached", ">peak", ">no event", ">tok/s of a row")
+    columns = (">events", ">prompt kept", ">least", ">cached", ">peak", ">no event", ">tokens/s each")
     return Sheet(title, (*arm_columns(several), *columns), tuple(rows))
 
 

@@ -12,8 +12,8 @@ from orchestrator.analysis_pooled import ALL
 from orchestrator.report_sheet import Sheet, verdict
 
 
-def protection(table: pd.DataFrame, arms: pd.DataFrame) -> Iterable[Sheet]:
-    """What protecting the prompt changes, policy by policy, for the cells shown."""
+def protection(table: pd.DataFrame, arms: pd.DataFrame, reference: str) -> Iterable[Sheet]:
+    """What protecting the prompt changes, policy by policy, for the cells shown, and beyond the reference's change."""
     if table.empty:
         return
     for (_, task), part in table[table["cell_id"].isin(arms["cell_id"])].groupby(["model", "task"], sort=False):
@@ -32,8 +32,8 @@ def protection(table: pd.DataFrame, arms: pd.DataFrame) -> Iterable[Sheet]:
             )
             for _, row in part.iterrows()
         )
-        change = (">bare", ">protected", ">change", ">95 % interval", "verdict", ">won/lost/tied")
-        more = (">beyond ref.", ">its interval")
+        change = (">unprotected", ">protected", ">change", ">95 % interval", "verdict", ">won/ lost/ tied")
+        more = (f">beyond {reference}'s", ">its interval")
         yield Sheet(f"Score or protection, paired by problem: {task}", ("policy", *change, *more), rows)
 
 
@@ -57,13 +57,15 @@ def pools(table: pd.DataFrame) -> Iterable[Sheet]:
             )
             for _, row in part.iterrows()
         )
-        columns = ("policy", "protects", "over", ">points", ">95 % interval", "verdict", ">won/lost/tied")
+        columns = ("policy", "protects", "over", ">points", ">95 % interval", "verdict", ">won/ lost/ tied")
         more = (">detects", ">equal?", ">long")
         yield Sheet(f"Pooled, clustered by problem: {scope}", (*columns, *more), rows)
 
 
-def notes(differences: pd.DataFrame, pooled: pd.DataFrame, seeds: pd.DataFrame) -> Iterable[str]:
-    """How to read levels of looks and pools; what common seeds bought."""
+def notes(
+    differences: pd.DataFrame, pooled: pd.DataFrame, seeds: pd.DataFrame, *, changed: bool = False
+) -> Iterable[str]:
+    """How to read levels of looks, pools and changes by protection; what common seeds bought."""
     if len(differences) and differences["looks"].notna().any():
         yield _looks(differences[differences["looks"].notna()])
     if len(pooled):
@@ -72,6 +74,11 @@ def notes(differences: pd.DataFrame, pooled: pd.DataFrame, seeds: pd.DataFrame) 
             "Pooled: every (model, task) weighs the same, a problem is one cluster whichever models answered it. "
             f"equal?: chance to show equivalence within {margin} points if there is no difference; long: on problems "
             "whose full-cache trace exceeds keep."
+        )
+    if changed:
+        yield (
+            "Score or protection: what protecting the prompt changes, and how far that goes beyond the same change of "
+            "the reference."
         )
     measured = seeds[seeds["variance_ratio"].notna()] if len(seeds) else seeds
     if len(measured):

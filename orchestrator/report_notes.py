@@ -52,6 +52,25 @@ def engine(arms: pd.DataFrame) -> Iterable[str]:
         words.append(f"{name}: {', '.join(counts) or 'none'}.")
     modes = sorted(set(arms["overflow_mode"].dropna()))
     yield " ".join([*words, *([f"Overflow rule: {', '.join(modes)}."] if modes else [])])
+    if arms["keep"].notna().any():
+        yield (
+            "What eviction did: means over answers; least: prompt kept in the worst head of any answer; cached, peak: "
+            "tokens per KV head, on average and at most; no event: answers that never evicted; tokens/s each: decoding "
+            "speed of one answer among others, no throughput (that is evictbench bench)."
+        )
+
+
+def stopping(table: pd.DataFrame, width: float) -> Iterable[str]:
+    """How many samples each (model, task) of an adaptive job got, and what that saved."""
+    for _, row in table.iterrows():
+        where, count = f"{row['model']}, {row['task']}", f"{row['samples']} of at most {row['most']} samples"
+        if not row["ended"]:
+            yield f"{where}: {count} so far; more follow while an interval is wider than {width:g} points."
+        elif row["samples"] < row["most"]:
+            saved = figures.percent(row["saved"])
+            yield f"{where}: ended after {count}, all intervals within {width:g} points; {saved} of the rows saved."
+        else:
+            yield f"{where}: all {row['most']} samples, since an interval stayed wider than {width:g} points."
 
 
 def reading(differences: pd.DataFrame, question: Question) -> Iterable[str]:

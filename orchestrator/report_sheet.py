@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ def arm_columns(several: bool) -> tuple[str, ...]:
 
 def arm_names(row: pd.Series[Any], several: bool) -> tuple[str, ...]:
     """Name with what is unusual about it (as in cell labels), protection and, where budgets differ, keep/interval."""
-    params = ",".join(f"{key}={value}" for key, value in json.loads(row["policy_params"]).items())
+    params = ",".join(f"{key}={_short(value)}" for key, value in json.loads(row["policy_params"]).items())
     name = f"{row['policy']}({params})" if params else row["policy"]
     if pd.notna(row["recent"]) and row["recent"] != row["interval"]:
         name += f" recent{row['recent']}"
@@ -45,7 +46,26 @@ def arm_names(row: pd.Series[Any], several: bool) -> tuple[str, ...]:
 
 
 def verdict(row: pd.Series[Any]) -> str:
-    """`▼ worse`, `· unresolved (too few), provisional` of a row with verdict, reason and provisional."""
-    mark = VERDICTS[Verdict(row["verdict"])][0]
-    short = f" ({row['reason'].split(':')[0]})" if row["reason"] else ""
-    return f"{mark} {row['verdict']}{short}{', provisional' if row['provisional'] else ''}"
+    """`▼ worse`, `· unresolved (2 differ), provisional` of a row with verdict, reason and provisional."""
+    return marked(row["verdict"], row["reason"]) + (", provisional" if row["provisional"] else "")
+
+
+def marked(verdict: str, reason: str) -> str:
+    """A verdict with its mark, and in brackets why there is none: `· unresolved (8 problems)`."""
+    mark = VERDICTS[Verdict(verdict)][0]
+    if few := _FEW.match(reason):
+        count = "none" if few[1] == "0" and few[2] == "differ" else few[1]
+        return f"{mark} {verdict} ({count} {few[2]})"
+    return f"{mark} {verdict}" + (f" ({reason.split(':')[0]})" if reason else "")
+
+
+_FEW = re.compile(r"too few: (\d+) (?:problems )?(problems|differ|rounds)")
+_LONG = 16
+
+
+def _short(value: Any) -> str:
+    """A parameter's value where a table names an arm: lists by their length, long texts by their beginning."""
+    if isinstance(value, list):
+        return f"[{len(value)}]"
+    text = str(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}…"

@@ -13,7 +13,7 @@ from orchestrator.challenge.design import Challenger, Setting
 from orchestrator.challenge.fit import Fit
 from orchestrator.challenge.verdict import CHALLENGER, RANDOM, Outcome, conclusion
 from orchestrator.report_formats import markdown_table
-from orchestrator.report_sheet import VERDICTS, Sheet
+from orchestrator.report_sheet import Sheet, marked
 from orchestrator.stats.throughput import log_interval
 
 
@@ -85,7 +85,6 @@ def _comparisons(title: str, found: Sequence[Outcome]) -> Sheet:
     rows = []
     for outcome in found:
         result, judgement = outcome.result, outcome.result.judgement
-        mark = VERDICTS[judgement.verdict][0]
         rows.append(
             (
                 outcome.arm,
@@ -94,13 +93,24 @@ def _comparisons(title: str, found: Sequence[Outcome]) -> Sheet:
                 figures.points(outcome.other),
                 figures.points(result.difference, signed=True),
                 figures.interval(*judgement.interval),
-                f"{mark} {judgement.verdict}" + (f" ({judgement.reason.split(':')[0]})" if judgement.reason else ""),
+                marked(judgement.verdict, judgement.reason),
                 str(result.n_problems),
                 f"{result.wins}/{result.losses}/{result.ties}",
                 figures.p_value(result.p_signflip),
             )
         )
-    names = ("arm", "against", ">accuracy", ">other", ">points", ">95 % interval", "verdict", ">n", ">w/l/t", ">flip p")
+    names = (
+        "arm",
+        "against",
+        ">accuracy",
+        ">other",
+        ">points",
+        ">95 % interval",
+        "verdict",
+        ">n",
+        ">won/ lost/ tied",
+        ">flip p",
+    )
     return Sheet(title, names, tuple(rows))
 
 

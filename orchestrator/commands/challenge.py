@@ -14,7 +14,7 @@ from orchestrator.backend import Backend
 from orchestrator.backend_local import LocalBackend
 from orchestrator.challenge import design, page, session
 from orchestrator.errors import UserError
-from orchestrator.report_formats import as_rich
+from orchestrator.report_formats import Fitted
 from orchestrator.target import DEFAULT_STORE
 
 PIPED_WIDTH = 120
@@ -83,7 +83,7 @@ def command(  # noqa: PLR0913  one parameter per option
     for line in page.lines(found):
         wide.print(Text(f"• {line}"))
     for sheet in page.sheets(found):
-        wide.print(Text(), as_rich(sheet))
+        wide.print(Text(), Fitted(sheet))
     if out is not None:
         _write(out, page.as_markdown(found))
 

@@ -14,7 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.replication import page
 from orchestrator.replication.probes import ProbeRun
 from orchestrator.replication.published import PAPERS, named
-from orchestrator.report_formats import as_rich
+from orchestrator.report_formats import Fitted
 from orchestrator.store.reader import Reader
 from orchestrator.store.writer import Store
 
@@ -66,7 +66,7 @@ def _reader(store: Path, scratch: Path) -> Reader:
 def _text(found: page.Page) -> Group:
     parts: list[RenderableType] = [Text(found.title, style="bold"), *(Text(line) for line in found.lines)]
     for sheet in page.summary(found):
-        parts += [Text(), as_rich(sheet)]
+        parts += [Text(), Fitted(sheet)]
     return Group(*parts)
 
 

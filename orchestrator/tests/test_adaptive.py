@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import adaptive, target
-from orchestrator.analysis import differences_table
+from orchestrator import adaptive, report, report_notes, target
+from orchestrator.analysis import Selection, differences_table
+from orchestrator.analysis_stopping import STOPPING, stopping_table
 from orchestrator.campaign import plan_rows
 from orchestrator.chunks import ChunkId, blocks_for
 from orchestrator.errors import UserError
@@ -109,6 +110,27 @@ def test_what_a_job_that_goes_on_shows_is_tested_as_a_look_and_its_end_at_the_fu
     commit(store, adaptive.decided(plan, wide), [["1" * 16]] * 3, first=1)
     after = adaptive.decided(plan, wide)
     assert {cell.samples_max for cell in after.cells} == {4}
+
+
+def test_reports_say_what_stopping_early_saved(tmp_path: Path) -> None:
+    plan = planned()
+    first = adaptive.decided(plan, tmp_path / "none")
+    for name, word, said in (
+        ("narrow", "1" * 16, "ended after 1 of at most 8 samples, all intervals within 20 points; 88 % of the rows"),
+        ("wide", "10" * 8, "1 of at most 8 samples so far; more follow while an interval is wider than 20 points."),
+    ):
+        commit(Store.open(tmp_path / name), first, [["1" * 16], [word], ["1" * 16]])
+        reader = Reader(tmp_path / name)
+        question = target.of(reader, plan.job.name).question()
+        table = stopping_table(reader, question, campaign=plan.job.name)
+        assert dict(table.dtypes.astype(str)) == dict(STOPPING)
+        assert table.iloc[0][["samples", "most", "rows", "ended"]].tolist() == [1, 8, 48, name == "narrow"]
+        assert said in next(iter(report_notes.stopping(table, 20)))
+        assert said in " ".join(report.build(reader, Selection(campaign=plan.job.name), question).notes)
+    fixed = planned("2")
+    commit(Store.open(tmp_path / "fixed"), fixed, [["1" * 16] * 2] * 3)
+    reader = Reader(tmp_path / "fixed")
+    assert stopping_table(reader, target.of(reader, fixed.job.name).question()).empty
 
 
 @pytest.mark.parametrize("samples", ["{min: 1, max: 8}", "{min: 8, max: 1, until_width: 2}"])

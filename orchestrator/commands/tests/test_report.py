@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
+from orchestrator.analysis import Question, Selection
 from orchestrator.chunks import ChunkId
 from orchestrator.cli import main
+from orchestrator.report import build
+from orchestrator.report_formats import Fitted
+from orchestrator.store.reader import Reader
 from orchestrator.store.tests.stores import PROVENANCE, Arm, build_store
 from orchestrator.store.writer import Store
 
@@ -43,15 +49,30 @@ def test_text_shows_accuracy_differences_tests_and_eviction(store: Path) -> None
     text = done.output
     assert "520 rows of 520 planned in 5 arms" in text
     assert "evictbench 0.1.0, torch 2.13.0, vllm 0.32.0" in text
-    accuracy = line(text, "random_inplace", "104×1")
-    assert [word in accuracy for word in ("76.9", "14 %", "9 %")] == [True, True, True]
+    accuracy = line(text, "random_inplace", "76.9")
+    assert [word in accuracy for word in ("14 %", "9 %")] == [True, True]
+    assert "keep 264, interval 16, n 104×1" in text
     assert "▼ worse" in line(text, "random  ", "none", "-94.2")
-    assert "· unresolved (too few)" in line(text, "recent", "+1.0")
+    assert "· unresolved (3 differ)" in line(text, "recent", "+1.0")
     assert "▼ worse" in line(text, "random_inplace", "-21.2")
     assert "detects" in text
     assert "Preemptions: none." in text
     assert "trained with random-eviction masks" in text
     assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_number_is_cut_at_any_width(store: Path, width: int) -> None:
+    reader = Reader(store)
+    found = build(reader, Selection(), Question())
+    for sheet in found.sheets:
+        console = Console(width=width, file=StringIO())
+        with console.capture() as capture:
+            console.print(Fitted(sheet))
+        words = capture.get().replace("\n", " ").split()
+        numbers = {word for row in sheet.rows for cell in row[2:] for word in cell.split() if word[-1].isdigit()}
+        assert numbers <= set(words), sheet.title
+        assert max(len(line) for line in capture.get().splitlines()[1:]) <= width
 
 
 def test_a_report_never_ranks_or_concludes(store: Path) -> None:
