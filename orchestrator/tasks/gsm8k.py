@@ -29,7 +29,7 @@ class Gsm8k(Benchmark):
         ),
     )
     grader: ClassVar[str] = "number"
-    grader_version: ClassVar[int] = 1
+    grader_version: ClassVar[int] = 2
     grade_text = staticmethod(plain.number)
     samples_default: ClassVar[int] = 1
     count: ClassVar[int] = 1319

@@ -54,7 +54,7 @@ class LiveCodeBench(Benchmark):
         for file, digest in _FILES.items()
     )
     grader: ClassVar[str] = "program"
-    grader_version: ClassVar[int] = 2
+    grader_version: ClassVar[int] = 3
     judges: ClassVar[tuple[str, ...]] = tuple(JUDGES)
     instruction: ClassVar[str] = f"{_STDIN}|{_STARTER}"
     samples_default: ClassVar[int] = 4

@@ -160,7 +160,7 @@ def test_the_task_grades_programs(tmp_path: Path) -> None:
     assert right.verdict is Verdict.CORRECT
     assert sandbox.level().name in right.method
     compat = registry.get("livecodebench", data_file=str(path), judge="lcb-compat")
-    assert grader_key(compat).name == "program-lcb_compat-v2"
+    assert grader_key(compat).name == "program-lcb_compat-v3"
     mocked = compat.grade(problem, "```python\nfor line in __import__('sys').stdin: print(2 * int(line))\n```", "stop")
     assert mocked.verdict is Verdict.WRONG
     cut = task.grade(problem, "<think>\n```python\nprint(2 * int(input()))\n```", "length")
