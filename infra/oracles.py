@@ -38,6 +38,12 @@ batch's tokens and trace. `wide`: with a keep that is never reached, tokens are 
 `vase` and `vase_paper` keep slots for the width of their values. In the first layer a value depends on its
 token alone, so equal tokens are equally wide up to the last bit of the matrix product that made them. Widths
 are therefore compared in bfloat16, as the authors' code has them, and the lower slot comes first among equals.
+
+vLLM has a window attention of its own, R-SWA: a decode token sees the prompt and the newest w tokens. `recent`
+with a protected prompt, keep = prompt + w - 1 and interval 1 means the same, and gives the same tokens: vLLM's V2
+runner with TRITON_ATTN and `hf_overrides={{"rswa_window": 6}}` under Triton's interpreter, nothing of ours in that
+process, against the reference (`workers/vllm_engine/tests/test_rswa.py`, fp32, 30 tokens, in `make test-slow`;
+CPU_ATTN has no such window). With a longer interval the definitions part: ours then holds up to interval - 1 more.
 """
 
 
