@@ -25,6 +25,7 @@ from orchestrator.outline import OUTLINE_NOTE, OutlineResources
 from orchestrator.planning import CellForecast, Forecast, forecast, refuse_small_budget
 from orchestrator.scaling import scaled
 from orchestrator.spec import JobSpec
+from workers.api import EngineSpec
 
 _LEGEND = (
     "done: chunks committed of those planned. rows: still to make. length: expected tokens of a row. "
@@ -180,13 +181,22 @@ def _engines(expected: Forecast) -> Table:
         spec = engine.spec
         table.add_row(
             engine.model,
-            f"keep ≤ {spec.keep_ceiling}, interval {spec.interval}" if spec.keep_ceiling else "off (full cache)",
+            eviction(spec),
             str(engine.cells),
             amount(engine.tokens),
             f"{engine.tokens_per_second:,.0f}",
             duration(engine.seconds),
         )
     return table
+
+
+def eviction(spec: EngineSpec) -> str:
+    """What an engine is built for: `keep ≤ 264, interval 16, records recent_queries 64`."""
+    if not spec.keep_ceiling:
+        return "off (full cache)"
+    given = [name if value is True else f"{name} {value}" for name, value in spec.needs]
+    records = f", records {', '.join(given)}" if given else ""
+    return f"keep ≤ {spec.keep_ceiling}, interval {spec.interval}{records}"
 
 
 def _summary(expected: Forecast) -> Text:

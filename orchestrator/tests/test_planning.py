@@ -247,6 +247,15 @@ def test_a_policy_file_is_named_with_its_hash(tmp_path: Path) -> None:
     assert len(source) == 16
 
 
+def test_engines_that_differ_in_what_they_record_are_told_apart() -> None:
+    plan = planned(job_text(arms="{policies: [random, snapkv, h2o], keep: 264, interval: 16}"))
+    assert len(plan.engines) == 3
+    plain, queries, attention = (plan_command.eviction(spec) for spec in plan.engines)
+    assert plain == "keep ≤ 264, interval 16"
+    assert "records recent_queries " in queries
+    assert attention not in (plain, queries)
+
+
 def test_the_work_list_has_longest_blocks_first_with_their_arms_side_by_side() -> None:
     plan = planned()
     done = plan.cells[1]
