@@ -22,7 +22,7 @@ HEAD = "10.77.0.1"
 PORT = 6379
 SPARED = b"EVICTBENCH_TEST="
 """In the environment of a process on a host that is not Ray's."""
-_START_SECONDS = 120.0
+_START_SECONDS = 400.0
 _OBJECT_STORE_BYTES = 80 * 1024**2
 # Without ports of their own, raylets wait 15 seconds for agents to tell theirs, and die on a busy machine.
 _PORTS = (
@@ -98,14 +98,10 @@ class Hosts:
             for host in range(self.nodes + 1):
                 self.kill(host)
             self._start(0)
+            self._wait(1)
         for host in range(1, self.nodes + 1):
-            if not self._runs(host):
-                self._start(host)
-        deadline = time.monotonic() + _START_SECONDS
-        while self.alive() < self.nodes + 1:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.alive()} of {self.nodes + 1} hosts came up within {_START_SECONDS:.0f} s")
-            time.sleep(1.0)
+            self._revive(host)
+        self._wait(self.nodes + 1)
 
     def alive(self) -> int:
         """Hosts that Ray's head takes for alive."""
@@ -135,12 +131,12 @@ class Hosts:
         """Kill a host's Ray with all its workers; it starts again after some seconds, the head only by heal."""
         self.kill(host)
         if host:
-            self._due.append((time.monotonic() + seconds, lambda: None if self._runs(host) else self._start(host)))
+            self._due.append((time.monotonic() + seconds, lambda: self._revive(host)))
 
     def kill_raylet(self, host: int, seconds: float) -> None:
         """Kill the raylet alone; what it leaves behind must end by itself. It starts again after some seconds."""
         self._end(pid for pid in self._pids(host) if b"/raylet/raylet" in _file(pid, "cmdline").split(b"\0")[0])
-        self._due.append((time.monotonic() + seconds, lambda: None if self._runs(host) else self._start(host)))
+        self._due.append((time.monotonic() + seconds, lambda: self._revive(host)))
 
     def engines(self, seconds: float = 30.0) -> list[str]:
         """Engines that are still there after some seconds in which they may end."""
@@ -159,7 +155,7 @@ class Hosts:
 
         def plug() -> None:
             self._cable(host, "up")
-            self._due.append((time.monotonic() + 20.0, lambda: None if self._runs(host) else self._start(host)))
+            self._due.append((time.monotonic() + 20.0, lambda: self._revive(host)))
 
         self._due.append((time.monotonic() + seconds, plug))
 
@@ -208,12 +204,21 @@ class Hosts:
                 self.command(host, [ray, "start", *options, *ports, *memory]),
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self._environment, process_group=0,
             )  # fmt: skip
-        if host == 0:
-            deadline = time.monotonic() + _START_SECONDS
-            while self.alive() < 1:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the head did not come up within {_START_SECONDS:.0f} s: {self.root}/host0.log")
-                time.sleep(0.5)
+
+    def _wait(self, hosts: int) -> None:
+        """Until so many hosts are alive. Ray gives a start up after seconds on a busy machine; then it is tried again."""
+        deadline = time.monotonic() + _START_SECONDS
+        while self.alive() < hosts:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{hosts} hosts did not come up within {_START_SECONDS:.0f} s: see {self.root}")
+            for host in list(self._processes):
+                self._revive(host)
+            time.sleep(1.0)
+
+    def _revive(self, host: int) -> None:
+        if not self._runs(host):
+            self.kill(host)
+            self._start(host)
 
     def _runs(self, host: int) -> bool:
         return host in self._processes and self._processes[host].poll() is None
