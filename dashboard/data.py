@@ -17,8 +17,10 @@ import streamlit as st
 
 from dashboard import frames, guard, theme
 from orchestrator import analysis, report_notes, target
+from orchestrator.analysis_lengths import lengths_table
 from orchestrator.analysis_pairs import Answers
 from orchestrator.analysis_protection import protection_table
+from orchestrator.analysis_rows import cells_of
 from orchestrator.analysis_sweep import sweep_table
 from orchestrator.errors import UserError
 from orchestrator.replication.table import replication_table
@@ -28,6 +30,9 @@ from orchestrator.store import throughput as throughput_rows
 from orchestrator.store.campaign import Campaign
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.reader import Reader
+
+# What of aggregates.origins tells how a row was made.
+MADE_BY = ("engine_kind", "gpu", "node", "runner", "graph_mode", "git_revision")
 
 # How often a busy dashboard looks for new files, at most.
 REFRESH_SECONDS = 3
@@ -107,6 +112,13 @@ def sweep(store: Path, stamp: str, reference: str, rule: frames.Rule, equivalenc
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
+def longer(store: Path, stamp: str, reference: str, rule: frames.Rule) -> pd.DataFrame:
+    """Paired differences of generated tokens to the reference (analysis_columns.LENGTHS)."""
+    asked = question(store, reference, rule, equivalence=False)
+    return lengths_table(_reader(str(store)), asked, answers=_answers(str(store), stamp))
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
 def protection(store: Path, stamp: str, reference: str) -> pd.DataFrame:
     """Each policy with and without prompt protection: frames.LABEL_COLUMNS and analysis_columns.PROTECTION."""
     table = protection_table(_reader(str(store)), reference, answers=_answers(str(store), stamp))
@@ -182,6 +194,22 @@ def provenance(store: Path, stamp: str) -> pd.DataFrame:
     return aggregates.origins(_reader(str(store)))
 
 
+def cell_facts(store: Path, stamp: str, cell_id: str) -> dict[str, str]:
+    """What a cell is and what made its rows, as text by name; several values of the engines side by side."""
+    reader = _reader(str(store))
+    cells = cells_of(reader, None)
+    facts = (
+        cells[cells["cell_id"] == cell_id].iloc[0].drop(["rows", "graded", "invalid", "last_commit"], errors="ignore")
+    )
+    made = aggregates.origins(reader, [cell_id])
+    engines = {name: sorted(set(made[name].dropna().astype(str))) for name in MADE_BY}
+    return {
+        **{str(name): "–" if pd.isna(value) else str(value) for name, value in facts.items()},
+        **{name: ", ".join(values) or "–" for name, values in engines.items()},
+        "versions": " | ".join(reader.versions([cell_id])) or "–",
+    }
+
+
 @st.cache_data(max_entries=8, show_spinner=False)
 def versions(store: Path, stamp: str) -> list[dict[str, str]]:
     """Distinct sets of package versions of the engines that made the rows."""
@@ -224,6 +252,12 @@ def freshness(store: Path, stamp: str) -> str:
 def engines(store: Path) -> list[Mapping[str, Any]]:
     """Last heartbeat of every engine that has not been retired, over all campaigns. Small files, never cached."""
     return [beat for campaign in _campaigns(store) for beat in campaign.live()]
+
+
+def logs(store: Path) -> dict[str, Path]:
+    """Log file by engine id, over all campaigns."""
+    found = (path for campaign in _campaigns(store) for path in (campaign.directory / "logs").glob("*.log"))
+    return {path.stem: path for path in sorted(found)}
 
 
 def failures(store: Path) -> list[Mapping[str, Any]]:

@@ -61,6 +61,12 @@ class Session:
         return table[table["cell_id"].isin(self.all_budgets["cell_id"])].reset_index(drop=True)
 
     @cached_property
+    def longer(self) -> pd.DataFrame:
+        """Paired differences of generated tokens of the chosen arms (analysis_columns.LENGTHS), one row per arm."""
+        table = data.longer(self.store, self.stamp, self.reference, self.rule)
+        return table[table["reference_id"].isin(self.arms["cell_id"])].drop_duplicates("cell_id")
+
+    @cached_property
     def protection(self) -> pd.DataFrame:
         """Policies with and without protection: labels, analysis_columns.PROTECTION, bare_rule."""
         table = data.protection(self.store, self.stamp, self.reference)

@@ -14,6 +14,8 @@ from dashboard import data, tables, theme
 
 EVERY_SECONDS = 5
 PACE_MINUTES = 30
+LOG_LINES = 40
+LOG_BYTES = 64 << 10
 
 
 def failures(store: Path) -> None:
@@ -29,27 +31,30 @@ def failures(store: Path) -> None:
                 tables.Cell(theme.count(row["chunks"])),
                 tables.Cell(row["cause"], "text"),
                 tables.Cell(row["reason"], "text wrap"),
+                tables.Cell(row["engines"], "text"),
             ],
         )
         for row in found.to_dict("records")
     ]
-    st.html(tables.render("Cell", [("", name) for name in ("chunks", "cause", "reason")], rows))
+    st.html(tables.render("Cell", [("", name) for name in ("chunks", "cause", "reason", "log of")], rows))
 
 
 def grouped(attempts: list[Mapping[str, Any]]) -> pd.DataFrame:
-    """Attempts by cell and reason, most chunks first: cell, cause, reason, chunks."""
+    """Attempts by cell and reason, most chunks first: cell, cause, reason, chunks, engines."""
     lines = [
         {
             "cell": str(one.get("cell_label") or one.get("cell_id", "?")),
             "cause": str(one.get("cause", "")),
             "reason": str(one.get("reason", "unknown")),
             "chunk": (one.get("sample"), one.get("block")),
+            "engine": str(one.get("engine_id") or "–"),
         }
         for one in attempts
     ]
-    frame = pd.DataFrame(lines, columns=["cell", "cause", "reason", "chunk"])
-    counts = frame.groupby(["cell", "cause", "reason"]).agg(chunks=("chunk", "nunique")).reset_index()
-    return counts.sort_values("chunks", ascending=False, kind="stable")
+    frame = pd.DataFrame(lines, columns=["cell", "cause", "reason", "chunk", "engine"])
+    kinds = frame.groupby(["cell", "cause", "reason"])
+    counts = kinds.agg(chunks=("chunk", "nunique"), engines=("engine", lambda ids: ", ".join(sorted(set(ids)))))
+    return counts.reset_index().sort_values("chunks", ascending=False, kind="stable")
 
 
 def engines(store: Path) -> None:
@@ -62,6 +67,28 @@ def engines(store: Path) -> None:
     else:
         text = "No engine is running on this store. Start or resume a job with: evictbench run JOB"
         st.info(text, icon=":material/info:")
+
+
+def logs(store: Path) -> None:
+    """The end of what one engine printed; nothing before an engine was started."""
+    found = data.logs(store)
+    if not found:
+        return
+    with st.expander("Engine logs", icon=":material/terminal:"):
+        name = str(st.selectbox("Engine", list(found), key="log", bind="query-params"))
+        lines = tail(found[name]) if name in found else []
+        st.code("\n".join(lines) or "Nothing printed yet.", language=None, height=320)
+        st.caption(f"Last {LOG_LINES} lines of {found[name].relative_to(store)}; all of them: evictbench logs JOB")
+
+
+def tail(path: Path) -> list[str]:
+    """The last LOG_LINES lines of a file, from its last LOG_BYTES; none where it has gone."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return log.read().decode("utf-8", "replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return []
 
 
 def engine_row(engine: Mapping[str, Any]) -> tables.Row:
@@ -86,9 +113,19 @@ def pace(store: Path, left: int) -> None:
     minutes = 1 + (table["minute"].max() - table["minute"].min()).total_seconds() / 60
     tokens = float(table["tokens"].sum()) / (60 * minutes)
     columns = st.columns(3)
-    columns[0].metric(f"Tokens/s, last {minutes:.0f} min of rows", theme.count(tokens), border=True)
+    columns[0].metric(
+        f"Tokens/s, last {minutes:.0f} min of rows", theme.count(tokens), border=True,
+        chart_data=per_second(table), chart_type="area",
+    )  # fmt: skip
     columns[1].metric("Rows left", theme.count(left), border=True)
     columns[2].metric("Time left", remaining(left, int(table["rows"].sum()), minutes * 60), border=True)
+
+
+def per_second(table: pd.DataFrame) -> list[float]:
+    """Tokens/s of every minute between the first and the last row; a minute without rows is a zero, not a gap."""
+    minutes = table.set_index("minute")["tokens"].astype(float)
+    whole = pd.date_range(minutes.index.min(), minutes.index.max(), freq="min")
+    return [value / 60 for value in minutes.reindex(whole, fill_value=0.0)]
 
 
 def remaining(left: int, done: int, seconds: float) -> str:

@@ -171,6 +171,14 @@ def count(value: float | None) -> str:
     return "–" if value is None or _missing(value) else f"{value:,.0f}"
 
 
+def signed(value: float | None) -> str:
+    """Whole number with a typographic sign: `+1,204`, `−35`, `0`; an en dash when missing."""
+    if value is None or _missing(value):
+        return "–"
+    rounded = round(value)
+    return f"{'+' if rounded > 0 else '−' if rounded < 0 else ''}{abs(rounded):,}"
+
+
 def duration(seconds: float | None) -> str:
     """`3 s`, `4 min`, `2.5 h`, `3 days`: one unit, as people say it."""
     if seconds is None or _missing(seconds):

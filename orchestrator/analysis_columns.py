@@ -96,6 +96,13 @@ SWEEP: Mapping[str, str] = {
     **_columns(_NUMBER, "full_difference full_low full_high"),
 }
 
+# Generated tokens of an arm against its reference's, paired by problem.
+LENGTHS: Mapping[str, str] = {
+    **_columns(_TEXT, "cell_id reference_id"),
+    **_columns(_COUNT, "paired_problems"),
+    **_columns(_NUMBER, "longer longer_low longer_high"),
+}
+
 # What common seeds buy in one comparison (stats.seeds).
 SEEDS: Mapping[str, str] = {
     **KEYS,

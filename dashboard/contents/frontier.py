@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboard import data, frames, links, tables, theme
 from dashboard.charts import throughput
-from dashboard.contents.base import Block, Charts, Content, Note, Table, arm_rows, left_out
+from dashboard.contents.base import Block, Charts, Content, Heading, Note, Table, arm_rows, left_out
 from dashboard.contents.throughput import MISSING
 from dashboard.session import Session
 from orchestrator.store.throughput import CONDITIONS
@@ -15,6 +15,7 @@ QUESTION = (
     "Which to serve? Accuracy against memory and speed. A dot is one cell: its accuracy, its memory and its speed come "
     "from the same policy, parameters and budget."
 )
+EQUAL_COLUMNS = ["Keep", "Memory", "Accuracy, %", "95 % interval", "Tokens/s", "n"]
 SAME = [name for name in CONDITIONS if name != "model"]
 COLUMNS = ["Accuracy, %", "95 % interval", "Peak cached tokens", "Bytes per request", "Shared bytes", "Tokens/s", "n"]
 EXPORTED = ["model", "task", "policy", "rule", "budget", "accuracy", "low", "high", "cached_peak", "request_bytes",
@@ -34,7 +35,58 @@ def build(state: Session) -> Content:
     note = "Bytes: one request's cache at its peak with query rings and tables; shared: what a policy keeps once."
     note += left_out(panels, state.most_charts)
     blocks.append(Table(html, table[EXPORTED], "frontier", note=note))
+    blocks += equal_memory(state, table)
     return Content("Frontier", QUESTION, blocks)
+
+
+def equal_memory(state: Session, table: pd.DataFrame) -> list[Block]:
+    """Per model and task: of every policy the largest budget that fits into the memory of the reference arm."""
+    found = [
+        part for _, part in table.groupby("panel", sort=False) for part in [fitting(part, state.arms, state.reference)]
+    ]
+    shown = pd.concat(found) if found else table.iloc[:0]
+    if shown.empty:
+        return []
+    html = arm_rows(shown, EQUAL_COLUMNS, [equal_cells(row) for _, row in shown.iterrows()],
+                    ["reference" if one else "" for one in shown["is_reference"]])  # fmt: skip
+    note = (
+        f"Of every policy the largest budget whose memory is at most that of {state.reference} (tinted) at the budget "
+        "chosen in the sidebar: bytes with rings, tables and what is kept once, where they were measured, else peak "
+        "cached tokens. A policy that does not fit needs a smaller keep. Budgets differ, so nothing here is paired."
+    )
+    return [Heading("At equal memory"), Table(html, shown[[*EXPORTED, "memory", "limit"]], "equal-memory", note=note)]
+
+
+def fitting(part: pd.DataFrame, arms: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """Rows of one panel that stand for their policy within the reference's memory, with memory, limit, fits."""
+    chosen = part[part["cell_id"].isin(arms["cell_id"])]
+    base = frames.reference_arm(chosen, reference)
+    measured = part["request_bytes"].notna().any()
+    memory = (part["request_bytes"] + part["shared_bytes"].fillna(0) if measured else part["cached_peak"]).astype(float)
+    mine = part.assign(memory=memory).dropna(subset=["memory"])
+    limit = mine.loc[(mine["arm"] == base) & mine["cell_id"].isin(arms["cell_id"]), "memory"]
+    if limit.empty:
+        return mine.iloc[:0].assign(limit=0.0, fits=True, is_reference=False)
+    mine = mine.assign(limit=float(limit.iloc[0]), fits=mine["memory"] <= float(limit.iloc[0]))
+    # Of budgets that fit the largest, of those that do not the smallest: the one that is nearest.
+    nearest = mine.assign(far=(mine["memory"] - mine["limit"]).abs()).sort_values(
+        ["fits", "far"], ascending=[False, True]
+    )
+    kept = nearest.drop_duplicates(["policy", "rule", "policy_params"]).drop(columns="far").sort_index()
+    return kept.assign(is_reference=(kept["arm"] == base) & (kept["memory"] == kept["limit"]))
+
+
+def equal_cells(row: pd.Series) -> list[tables.Cell]:
+    """One policy at the reference's memory; hatched where even its smallest budget needs more."""
+    share = f"{100 * row['memory'] / row['limit']:.0f} %"
+    return [
+        tables.Cell(f"{theme.count(row['keep'])}" if pd.notna(row["keep"]) else "all"),
+        tables.Cell(share, "" if row["fits"] else "incomplete", "" if row["fits"] else "does not fit"),
+        tables.Cell(theme.percent(row["accuracy"]) if row["fits"] else "does not fit", link=links.accuracy(row)),
+        tables.Cell(f"[{theme.percent(row['low'])}, {theme.percent(row['high'])}]" if row["fits"] else "–"),
+        tables.Cell(theme.count(row["tokens_per_second"])),
+        tables.Cell(row["n"]),
+    ]
 
 
 def costs(state: Session) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from dashboard import data, frames, tables, theme
@@ -29,6 +31,33 @@ def build(state: Session) -> Content:
     for place, (_, part) in enumerate(measured.groupby(list(CONDITIONS), dropna=False, sort=False)):
         blocks += conditions_blocks(part, state.speed_reference, place)
     return Content("Throughput", QUESTION, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The largest ratio measured: `2.23×`, and of which arm to which under which conditions."""
+
+    ratio: str
+    explanation: str
+
+
+def fastest(state: Session) -> Fastest | None:
+    """The arm with the largest ratio of tokens/s to the speed reference, over all conditions; None without any."""
+    measured = labelled(data.throughput(state.store, state.stamp).rows)
+    best: tuple[float, Fastest] | None = None
+    for _, part in measured.groupby(list(CONDITIONS), dropna=False, sort=False):
+        table = compared(part, state.speed_reference) if not part[~part["warm_up"]].empty else pd.DataFrame()
+        for _, row in table.iterrows():
+            if row["arm"] != row["reference"] and pd.notna(row["ratio"]) and (best is None or row["ratio"] > best[0]):
+                text = f"{row['arm']} against {row['reference']}: {conditions(part)}. See Throughput."
+                best = (float(row["ratio"]), Fastest(row["ratio_text"], text))
+    return best[1] if best else None
+
+
+def conditions(part: pd.DataFrame) -> str:
+    """`reasoner on cpu, 64 requests at once`."""
+    first = part.iloc[0]
+    return f"{frames.short_model(first['model'])} on {first['gpu']}, {first['concurrency']} requests at once"
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -59,7 +88,7 @@ def compared(part: pd.DataFrame, reference: str) -> pd.DataFrame:
 def conditions_blocks(part: pd.DataFrame, reference: str, place: int) -> list[Block]:
     """Heading, chart, ratios and conditions of one set of conditions."""
     first = part.iloc[0]
-    title = f"{frames.short_model(first['model'])} on {first['gpu']}, {first['concurrency']} requests at once"
+    title = conditions(part)
     if part[~part["warm_up"]].empty:
         return [Heading(title), Note("Only warm-up rounds were measured here.")]
     table = compared(part, reference)

@@ -32,7 +32,7 @@ def charts(html: str) -> dict[str, Any]:
 
 def test_it_has_a_section_with_the_same_numbers_for_every_page(html: str) -> None:
     for title in ("Overview", "Accuracy", "Differences", "Compression", "Protection", "Throughput", "Frontier",
-                  "Lengths", "Retention reasoner · reasoner_w"):  # fmt: skip
+                  "Lengths", "Replication", "Retention reasoner · reasoner_w"):  # fmt: skip
         assert re.search(rf'<h2 id="[^"]*">{title}</h2>', html), title
     assert "91.7 ▲ ±" in html
     assert "10 / 0 / 14" in html

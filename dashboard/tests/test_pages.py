@@ -182,6 +182,9 @@ def test_lengths_are_those_of_the_rows(store: Path, open_app: Open) -> None:
     assert "16.7" in cells_of(app, "random", "unprotected")
     # mean of 40 + i + 1000 + i over 24 problems / keep 264
     assert "4.0×" in cells_of(app, "random", "prompt protected")
+    # p016 to p019 are cut at 1500 tokens instead of 1016 to 1019; (484 + 483 + 482 + 481) / 24
+    assert ">+80<" in cells_of(app, "random", "unprotected")
+    assert ">[0, 0]<" in cells_of(app, "recent", "prompt protected")
 
 
 def test_runs_count_rows_and_show_the_job(store: Path, open_app: Open) -> None:
@@ -191,6 +194,13 @@ def test_runs_count_rows_and_show_the_job(store: Path, open_app: Open) -> None:
     assert app.code[0].value == "name: demo"
     assert app.dataframe[0].value["rows"].sum() == (len(ARMS) - 1) * PROBLEMS + 8
     assert app.dataframe[1].value["vllm"].tolist() == ["0.32.0"]
+    full, random = (arm.cell.cell_id for arm in ARMS[:2])
+    app.selectbox(key="cell").select(full).run()
+    app.selectbox(key="other cell").select(random).run()
+    differing = html(app).split("Differs in", 1)[1].split("</table>", 1)[0]
+    assert '<th scope="row">policy</th><td class="text wrap">full</td><td class="text wrap">random</td>' in differing
+    assert '<th scope="row">keep</th><td class="text wrap">–</td><td class="text wrap">264</td>' in differing
+    assert '<th scope="row">model</th>' not in differing
 
 
 def test_live_shows_engines_failures_and_stale_heartbeats(tmp_path: Path, open_app: Open) -> None:
@@ -199,13 +209,19 @@ def test_live_shows_engines_failures_and_stale_heartbeats(tmp_path: Path, open_a
     campaign.heartbeat("engine-0", {"state": "ready", "updated_at": "2026-01-02T03:04:05+00:00", "running": 12,
                                     "waiting": 3, "finished": 40, "generated_tokens": 41000})  # fmt: skip
     cell = ARMS[0].cell.cell_id
-    campaign.record_attempt(ChunkId(cell, 0, 1), 1, {"reason": HOSTILE})
+    campaign.record_attempt(ChunkId(cell, 0, 1), 1, {"reason": HOSTILE, "engine_id": "engine-0"})
+    log = campaign.log("engine-0")
+    log.parent.mkdir()
+    log.write_text("\n".join(f"line {number}" for number in range(100)))
     app = open_app(made.paths.root, "live")
     body = html(app)
     assert "41,000" in body
     assert "days ago" in body
     assert "<script" not in body
     assert "50 % (24 of 48)" in body
+    assert app.code[0].value.splitlines()[0] == "line 60"
+    assert app.code[0].value.splitlines()[-1] == "line 99"
+    assert "engine-0.log" in words(app)
 
 
 @pytest.mark.parametrize("page", ["overview", "transcript"])

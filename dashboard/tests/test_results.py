@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.contents import frontier
 from dashboard.contents.throughput import MISSING
 from dashboard.tests.test_pages import cells_of, html, words
 from orchestrator.store.tests.stores import Arm, build_store
@@ -144,7 +146,35 @@ def test_frontier_takes_accuracy_and_costs_from_one_cell(swept: Path, open_app: 
     # the arm at keep 512 was not measured, so it has no speed of another budget
     wide = next(part for part in body.split("</tr>") if "K 512" in part and ">random<" in part)
     assert wide.count(">–<") == 3
+    assert "At equal memory" in words(app)
     assert f">{512 + 16}<" in wide
+
+
+def test_equal_memory_takes_the_largest_budget_that_fits() -> None:
+    arms = pd.DataFrame(
+        [
+            ("a", "random · p", "random", 264.0, 100.0, 8.0),
+            ("b", "recent · p", "recent", 200.0, 80.0, None),
+            ("c", "recent · p", "recent", 264.0, 107.0, None),
+            ("d", "recent · p", "recent", 300.0, 120.0, None),
+            ("e", "rkv · p", "rkv", 264.0, 160.0, 1.0),
+            ("f", "vase · p", "vase", 264.0, None, None),
+        ],
+        columns=["cell_id", "arm", "policy", "keep", "request_bytes", "shared_bytes"],
+    ).assign(rule="prompt protected", policy_params="{}", cached_peak=1.0)
+    found = frontier.fitting(arms, arms[arms["keep"] == 264], "random").set_index("cell_id")
+    assert found["limit"].tolist() == [108.0] * 3
+    assert found["memory"].to_dict() == {"a": 108.0, "c": 107.0, "e": 161.0}
+    assert found["fits"].to_dict() == {"a": True, "c": True, "e": False}
+    assert found["is_reference"].to_dict() == {"a": True, "c": False, "e": False}
+    unmeasured = frontier.fitting(arms.assign(request_bytes=None), arms[arms["keep"] == 264], "random")
+    assert unmeasured["memory"].tolist() == [1.0] * 4
+
+
+def test_overview_names_the_fastest_arm(swept: Path, open_app: Open) -> None:
+    metric = next(one for one in open_app(swept).metric if one.label == "fastest arm measured")
+    assert metric.value == "2.00×"
+    assert metric.proto.help.startswith("random · prompt protected · K 264 · r 16 against full")
 
 
 def test_frontier_without_measurements_counts_cached_tokens(store: Path, open_app: Open) -> None:

@@ -19,6 +19,8 @@ def panel(state: session.Session) -> None:
     status.pace(state.store, sum(max(0, int(rows) - done.get(cell, 0)) for cell, rows in planned.items()))
     st.subheader("Cells")
     progress(state, done)
+    if state.show_texts:
+        status.logs(state.store)
 
 
 def progress(state: session.Session, done: Mapping[str, int]) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import data, frames, parts, session, tables, theme
-from dashboard.contents import overview
+from dashboard.contents import overview, throughput
 
 CONTROL = {"run": "", "pause": " · asked to pause", "cancel": " · asked to stop"}
 
@@ -18,8 +18,12 @@ def main(state: session.Session) -> None:
     table = state.differences
     contest = table[table["policy"] != "full"]
     counted = overview.counters(contest)
-    for column, (label, number) in zip(st.columns(len(counted)), counted, strict=True):
+    fastest = throughput.fastest(state)
+    columns = st.columns(len(counted) + (fastest is not None))
+    for column, (label, number) in zip(columns, counted, strict=False):
         column.metric(label, number, border=True)
+    if fastest is not None:
+        columns[-1].metric("fastest arm measured", fastest.ratio, border=True, help=fastest.explanation)
     if contest.empty:
         st.info(frames.no_comparison(state.arms, state.reference), icon=":material/info:")
     else:

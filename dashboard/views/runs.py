@@ -22,6 +22,27 @@ def counts_row(row: pd.Series) -> tables.Row:
     return tables.Row(row["cell_label"], cells)
 
 
+def difference(state: session.Session) -> None:
+    """What two cells do not share: identity, engines, versions."""
+    labels = dict(zip(state.all_budgets["cell_id"], state.all_budgets["cell_label"], strict=True))
+    if len(labels) < 2:
+        return
+    st.subheader("Two cells")
+    ids, columns = list(labels), st.columns(2)
+    chosen = [
+        column.selectbox(name, ids, index=place, format_func=labels.__getitem__, key=name.lower(), bind="query-params")
+        for place, (column, name) in enumerate(zip(columns, ("Cell", "Other cell"), strict=True))
+    ]
+    facts = [data.cell_facts(state.store, state.stamp, str(cell_id)) for cell_id in chosen]
+    names = [name for name in facts[0] if facts[0][name] != facts[1][name] and name != "cell_label"]
+    if not names:
+        st.caption("They are one and the same.")
+        return
+    rows = [tables.Row(name, [tables.Cell(one[name], "text wrap") for one in facts]) for name in names]
+    st.html(tables.render("Differs in", [("", one["cell_label"]) for one in facts], rows))
+    st.caption(f"They share {len(facts[0]) - len(names):,} other facts.")
+
+
 def main(state: session.Session) -> None:
     """Unreadable files first, then row counts, provenance of the rows, and the job as submitted."""
     st.title("Runs")
@@ -34,6 +55,7 @@ def main(state: session.Session) -> None:
     st.html(tables.render("Cell", [("", name) for name in ("id", "rows", "graded", "invalid")],
                           [counts_row(row) for _, row in counts.iterrows()]))  # fmt: skip
     parts.downloads(counts[ROW_COLUMNS], "rows")
+    difference(state)
     st.subheader("What made them")
     made = data.provenance(state.store, state.stamp)
     if made.empty:
