@@ -19,8 +19,17 @@ Core = TypeVar("Core", bound=EvictionCore)
 
 
 def attention_layers(vllm_config: Any, kv_cache_config: Any) -> dict[int, Any]:
-    """vLLM's attention layers of this worker by global index, ascending."""
+    """vLLM's attention layers of this worker by global index, ascending.
+
+    Raises SettingsError where some have no cache of their own.
+    """
     context = vllm_config.compilation_config.static_forward_context
+    sharing = [name for name, layer in context.items() if getattr(layer, "kv_sharing_target_layer_name", None)]
+    if sharing:
+        raise SettingsError(
+            f"KV-cache eviction needs layers with caches of their own; {len(sharing)} read another's, "
+            f"first {sharing[0]!r}"
+        )
     names = kv_cache_config.kv_cache_groups[0].layer_names
     return {extract_layer_index(name): context[name] for name in sorted(names, key=extract_layer_index)}
 

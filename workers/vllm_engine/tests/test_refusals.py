@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from vllm import SamplingParams
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.request import Request
 
+from workers.vllm_engine.binding import attention_layers
 from workers.vllm_engine.refusals import refuse_config, refuse_specs
-from workers.vllm_engine.settings import SettingsError
+from workers.vllm_engine.scheduler import settle
+from workers.vllm_engine.settings import EngineSettings, SettingsError
 
 
 def config() -> SimpleNamespace:
@@ -78,5 +82,26 @@ def test_layers_must_be_plain_full_attention_of_one_shape() -> None:
         refuse_specs({"a": plain, "b": SlidingWindowSpec(**shape, sliding_window=64)})
     with pytest.raises(SettingsError, match="without a window"):
         refuse_specs({"a": FullAttentionSpec(**shape, sliding_window=64)})
+    for changed in ({"attention_chunk_size": 64}, {"non_causal": True}):
+        with pytest.raises(SettingsError, match=r"layer 'b' has FullAttentionSpec"):
+            refuse_specs({"a": plain, "b": FullAttentionSpec(**shape, **changed)})
     with pytest.raises(SettingsError, match="equal shape"):
         refuse_specs({"a": plain, "b": FullAttentionSpec(**(shape | {"num_kv_heads": 4}))})
+
+
+def test_layers_that_read_another_layers_cache_are_named() -> None:
+    layers = {f"model.layers.{i}.attn": SimpleNamespace(kv_sharing_target_layer_name=None) for i in range(3)}
+    config: Any = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
+    groups = SimpleNamespace(kv_cache_groups=[SimpleNamespace(layer_names=list(layers))])
+    assert list(attention_layers(config, groups)) == [0, 1, 2]
+    layers["model.layers.2.attn"].kv_sharing_target_layer_name = "model.layers.0.attn"
+    with pytest.raises(SettingsError, match=r"1 read another's, first 'model\.layers\.2\.attn'"):
+        attention_layers(config, groups)
+
+
+def test_a_session_whose_prompt_grows_is_refused() -> None:
+    params = SamplingParams(max_tokens=8)
+    session = Request("s", [1, 2, 3], params, pooling_params=None, resumable=True)
+    with pytest.raises(SettingsError, match="send whole prompts"):
+        settle(session, EngineSettings(64, 16, 100))
+    settle(Request("s", [1, 2, 3], params, pooling_params=None), EngineSettings(64, 16, 100))
