@@ -82,6 +82,7 @@ def test_the_job_has_only_fields_of_the_operator_and_a_command_that_exists() -> 
     program, *arguments = shlex.split(job["entrypoint"])
     assert program == "evictbench"
     parses(arguments)
+    assert float(arguments[arguments.index("--wait-for-nodes") + 1]) >= 600, "the driver is up before its nodes are"
     port = int(arguments[arguments.index("--metrics-port") + 1])
     ports = job["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["ports"]
     assert port in [entry["containerPort"] for entry in ports]

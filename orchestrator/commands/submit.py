@@ -19,9 +19,18 @@ from orchestrator.spec import JobSpec
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--address", required=True, help="Ray's job API: http://HEAD:8265.")
 @click.option("--store", help="Use this store instead of execution.store; absolute, and seen by every node.")
+@click.option(
+    "--wait-for-nodes",
+    default=0.0,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="Wait for nodes that the engines need and the cluster does not have yet; without it, refuse at once.",
+)
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Show the driver's output until it ends.")
 @click.pass_context
-def command(ctx: click.Context, job: Path, address: str, store: str | None, follow: bool) -> None:
+def command(
+    ctx: click.Context, job: Path, address: str, store: str | None, wait_for_nodes: float, follow: bool
+) -> None:
     """Run what is missing of JOB on the cluster at --address.
 
     The job file and the policy and data files that it names travel with it; models and evictbench are on the nodes.
@@ -30,7 +39,8 @@ def command(ctx: click.Context, job: Path, address: str, store: str | None, foll
     spec = JobSpec.load(job)
     expand(spec)  # every mistake that can be known here is reported here, not in a log on the cluster
     jobs = cluster.jobs(address)
-    name = jobs.submit(spec, store or spec.execution.store)
+    options = ("--wait-for-nodes", f"{wait_for_nodes:g}") if wait_for_nodes else ()
+    name = jobs.submit(spec, store or spec.execution.store, options)
     click.echo(f"Submitted {name} to {address}.")
     # A shell that starts commands in the background makes them ignore Ctrl-C; following must end by it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
