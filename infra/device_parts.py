@@ -234,15 +234,12 @@ def tax(folder: Path, seconds: float) -> Outcome:
             if label == "stock again" and time.monotonic() > ends - 45:
                 break
             held = Held(setting.spec(list(chosen.values()) if label == "evicting" else [], BATCH, blocks))
-            short = setting.requests(None, BATCH, KEEP - INTERVAL, INTERVAL)
             if label == "evicting":
-                lead = KEEP + 2 * INTERVAL - PROMPT
                 for name, arm in chosen.items():
-                    output = lead + STEPS * (STRETCHES + 1)
-                    held.call(begin, setting.requests(arm, BATCH, PROMPT, output), lead)
+                    held.call(begin, setting.long(arm, STEPS * STRETCHES), setting.lead)
                     paces[name] = [held.call(advance, STEPS) for _ in range(STRETCHES)]
             else:
-                paces[label] = [held.call(waves, short, STEPS) for _ in range(STRETCHES + 1)][1:]
+                paces[label] = [held.call(waves, setting.short(), STEPS) for _ in range(STRETCHES + 1)][1:]
             held.close()
     return judge({name: [pace.speed for pace in found] for name, found in paces.items()})
 

@@ -145,6 +145,11 @@ class Setting:
         """max_model_len of every engine."""
         return PROMPT + self.keep + self.tokens + 4 * self.interval
 
+    @property
+    def lead(self) -> int:
+        """Tokens of every request before the first stretch: all have evicted."""
+        return self.keep + 2 * self.interval - PROMPT
+
     def plan(self, name: str) -> tuple[int, int]:
         """(stretches, steps of each) of an arm."""
         return (self.pairs, self.tokens // self.pairs) if name in FREE else (self.repeats, self.steps)
@@ -166,6 +171,14 @@ class Setting:
             pool_blocks=blocks + 1,
         )
 
+    def short(self) -> list[Request]:
+        """A batch of stock vLLM whose context grows from keep - WAVE to keep."""
+        return self.requests(None, self.batch, self.keep - WAVE, WAVE)
+
+    def long(self, arm: Arm, steps: int) -> list[Request]:
+        """A batch that decodes so many steps after `lead`, and does not end in them."""
+        return self.requests(arm, self.batch, PROMPT, self.lead + steps + self.interval)
+
     def requests(self, arm: Arm | None, count: int, prompt: int, output: int) -> list[Request]:
         """Random prompts of `prompt` tokens and up to an interval less, protected; every token is generated."""
         draws = np.random.Generator(np.random.Philox(key=[prompt, count]))
@@ -186,13 +199,11 @@ def taxes(setting: Setting, arms: dict[str, Arm]) -> dict[str, list[tuple[Pace, 
     found: dict[str, list[tuple[Pace, Pace]]] = {}
     ours = setting.spec(list(arms.values()), setting.batch, blocks)
     with engines(setting.spec([], setting.batch, blocks), ours) as (stock, evicting):
-        short = setting.requests(None, setting.batch, setting.keep - WAVE, WAVE)
+        short = setting.short()
         stock.call(waves, short, 1)
         for name, arm in arms.items():
             pairs, steps = setting.plan(name)
-            lead = setting.keep + 2 * setting.interval - PROMPT
-            output = lead + setting.interval + pairs * steps
-            evicting.call(begin, setting.requests(arm, setting.batch, PROMPT, output), lead)
+            evicting.call(begin, setting.long(arm, pairs * steps), setting.lead)
             found[name] = []
             for index in range(pairs):
                 both: list[tuple[Held, Callable[..., Pace], tuple[Any, ...]]]

