@@ -31,7 +31,9 @@ def fit(rows: pd.DataFrame, protected: bool) -> Fit:
 
     protected: the prompt is never evicted, so it is no part of the curve. Raises UserError where nothing was evicted.
     """
-    rows = rows[rows["age_histogram"].notna() & (rows["events"].fillna(0) > 0)]
+    # The newest token is always held, so an engine that counts ages counts it.
+    counted = rows["age_histogram"].map(lambda ages: ages is not None and len(ages) > 0 and ages[0] > 0).astype(bool)
+    rows = rows[counted & (rows["events"].fillna(0) > 0)]
     if rows.empty:
         raise UserError(
             "no trace of the tuning split was long enough for an eviction, so there is nothing to challenge. "

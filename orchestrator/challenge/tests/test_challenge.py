@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 
+from orchestrator import campaign
+from orchestrator.cells import Cell
 from orchestrator.challenge import design, page, session, verdict
 from orchestrator.challenge.design import Challenger, Setting
 from orchestrator.challenge.fit import Fit, fit
 from orchestrator.challenge.page import Tax, Verdict
+from orchestrator.chunks import ChunkId
 from orchestrator.commands.challenge import command
 from orchestrator.errors import UserError
 from orchestrator.spec import JobSpec
 from orchestrator.stats.survival import age_bins, tokens_per_bin
 from orchestrator.store.reader import Reader
-from orchestrator.store.tests.stores import Arm, build_store
+from orchestrator.store.tests.stores import Arm, _trace, build_store, commit_block
 from policies import registry
 from policies.base import Needs
-from workers.api import AGE_BINS
+from workers.api import AGE_BINS, EvictionTrace
 
 SOURCE = """\
 from dataclasses import dataclass
@@ -47,14 +53,18 @@ def mine(tmp_path: Path) -> Challenger:
     return Challenger(f"{tmp_path}/mine.py:Mine", {"order": 1.0})
 
 
+def ages(prompt: int, length: int, share: float) -> Any:
+    """Tokens that a head holds by age: all of the prompt and of ages to 15, this share of the older ones."""
+    fixed = np.bincount(age_bins(np.arange(length - prompt, length)), minlength=AGE_BINS)
+    tokens = tokens_per_bin(np.array([length]), AGE_BINS) - fixed
+    return np.where(np.arange(AGE_BINS) <= 4, tokens, share * tokens) + fixed
+
+
 def traces(share: float, union: float, pairs: int = 4) -> pd.DataFrame:
     """Two traces whose evictable tokens beyond age 16 are held with one chance; the prompt of 40 always is."""
     prompt, length = 40, 1000
-    fixed = np.bincount(age_bins(np.arange(length - prompt, length)), minlength=AGE_BINS)
-    tokens = tokens_per_bin(np.array([length]), AGE_BINS) - fixed
-    held = np.where(np.arange(AGE_BINS) <= 4, tokens, share * tokens) + fixed
     row = {"problem_id": "p", "n_prompt": prompt, "n_output": length + 1 - prompt, "events": 50}
-    row |= {"age_histogram": pairs * held, "union_alive": prompt + union * (length - prompt)}
+    row |= {"age_histogram": pairs * ages(prompt, length, share), "union_alive": prompt + union * (length - prompt)}
     return pd.DataFrame([row, row])
 
 
@@ -152,6 +162,48 @@ def test_an_unresolved_verdict_says_what_it_would_take(tmp_path: Path) -> None:
     assert f"would be settled by {needed} problems" in said
     worse = replace(close, outcomes="0" * 24)
     assert next(page.lines(judged(tmp_path / "w", {**ARMS, verdict.CHALLENGER: worse}))).startswith("WORSE")
+
+
+# By policy name: right answers of the 8 tuning and 16 test problems.
+ANSWERS = {"full": "1" * 24, "random": "0" * 24, "matched_age": "0" * 8 + "1" * 15 + "0", "permuted_scores": "0" * 24}
+
+
+def answered(job: Path, console: Console, connect: Any, store: Path, options: campaign.Options) -> int:
+    """Instead of campaign.run: the real plan, recorded in the store, with rows that were written by hand."""
+    prepared = campaign.prepare(job, store)
+    campaign.submit(prepared)
+    for planned in prepared.plan.cells:
+        word = ANSWERS.get(planned.cell.policy.name, "1" * 24)[: planned.n_problems]
+        for block in range(len(word) // 8):
+            commit_block(prepared.store, planned.cell, ChunkId(planned.cell_id, 0, block), word)
+    assert options.part
+    return 0
+
+
+def traced(cell: Cell, index: int) -> EvictionTrace | None:
+    """stores._trace with ages as 16 heads have them."""
+    trace = _trace(cell, index)
+    histogram = tuple(int(16 * held) for held in ages(40 + index, 1039 + 2 * index, 0.2))
+    return trace and replace(trace, age_histogram=histogram)
+
+
+def test_a_fight_from_a_score_file_to_the_page(
+    mine: Challenger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.campaign, "run", answered)
+    monkeypatch.setattr("orchestrator.store.tests.stores._trace", traced)
+    console, store = Console(file=StringIO()), tmp_path / "s"
+    found = [session.fight(mine, WHERE, store, Mock(), console, probes=False) for _ in range(2)]
+    assert [each.test[0].result.n_problems for each in found] == [16, 16]
+    campaigns = {c.campaign_id: c.plan().num_rows for c in Reader(store).campaigns()}
+    assert campaigns == {f"{design.job_name(mine, WHERE)}-tuning": 3, design.job_name(mine, WHERE): 5}
+    assert found[0].fit == found[1].fit, "the same store gives the same nulls"
+    assert (found[0].where.samples, len(found[0].tax.random)) == (1, 10)
+    text = page.as_markdown(found[0])
+    assert "BETTER than protected random at the same keep." in text
+    assert "It is not shown to beat matched ages" in text
+    assert "It also beats permuted scores" in text
+    assert "16 test problems × 1, 8 tuning problems apart" in text
 
 
 def test_bytes_that_needs_hold_beside_the_cache() -> None:
