@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.ledger import Books
 from orchestrator.messages import Action, Event, Report, Reported, StartEngine, StopEngine, WorkerGone, WorkerState
-from workers.api import EngineSpec
+from workers.api import EngineSpec, Provenance
 
 TAIL_LINES = 60
 
@@ -75,7 +75,7 @@ class CrashReports:
             f"ended      {datetime.now(UTC).isoformat(timespec='seconds')}, {now - life.started:.0f} s after its start",
             f"reason     {reason}",
             f"node       {life.node}" + (f", {provenance.node}, pid {provenance.pid}" if provenance else ""),
-            f"device     {provenance.device if provenance else 'unknown: it never became ready'}",
+            f"device     {_device(provenance) if provenance else 'unknown: it never became ready'}",
             f"state      {state.value}" + (f": {report.detail}" if report is not None and report.detail else ""),
             f"progress   {report.counters.generated_tokens if report else 0:,} tokens generated; {last}",
         ]
@@ -89,3 +89,8 @@ class CrashReports:
             return self._log(worker).read_text(errors="replace").splitlines()[-TAIL_LINES:]
         except OSError as error:
             return [f"(no log: {error})"]
+
+
+def _device(provenance: Provenance) -> str:
+    gpus = ", ".join(provenance.extra.get("gpus", ()))
+    return f"{provenance.device}, {gpus}" if gpus else provenance.device

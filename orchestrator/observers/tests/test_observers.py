@@ -14,12 +14,13 @@ import pytest
 
 from orchestrator.chunks import ChunkId
 from orchestrator.errors import UserError
-from orchestrator.messages import Action, Cause, Event, Pause, Release, Tick
+from orchestrator.messages import Action, Cause, Event, Pause, Release, Reported, Tick
 from orchestrator.observers.crashes import CrashReports
 from orchestrator.observers.event_log import EventLog
 from orchestrator.observers.metrics import Metrics
 from orchestrator.store.tests.stores import Arm, build_store
 from orchestrator.tests.scheduler_world import World, planned, ready, world_with
+from workers.api import Provenance
 
 
 class Watched(World):
@@ -88,6 +89,17 @@ def test_a_crash_report_says_what_the_engine_was_doing_and_its_last_words(tmp_pa
     assert text.endswith("line 98\nline 99\n")
     assert "line 39\n" not in text
     assert said == [f"engine e0001 ended: killed by signal 9; report: {tmp_path / 'crashes' / 'e0001.txt'}"]
+
+
+def test_a_crash_report_names_the_physical_gpus(tmp_path: Path) -> None:
+    crashes = CrashReports(tmp_path / "crashes", lambda worker: tmp_path / worker, lambda text: None)
+    world = watch(world_with([planned("c", 0)]), crashes)
+    report = replace(world.write("e0001"), provenance=Provenance("e0001", "vllm", {}, "v1", "full", "H200", "n", 42))
+    assert report.provenance is not None
+    given = replace(report, provenance=replace(report.provenance, extra={"gpus": ("GPU-1", "GPU-2")}))
+    world.tell(Reported(given, 0.0))
+    world.gone("e0001")
+    assert "device     H200, GPU-1, GPU-2" in (tmp_path / "crashes" / "e0001.txt").read_text()
 
 
 def test_an_engine_that_was_asked_to_end_is_no_crash(tmp_path: Path) -> None:
