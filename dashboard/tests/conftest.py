@@ -66,10 +66,8 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
         monkeypatch.setattr(sys, "argv", ["app.py", str(store), *flags])
         app = AppTest.from_file(str(APP), default_timeout=60)
         app.query_params.update(query)
-        app.run()
-        if page != "overview":
-            app.switch_page(f"views/{page}.py").run()
-        return app
+        # without a first run of the overview; its address is empty, so it is no page to switch to
+        return (app if page == "overview" else app.switch_page(f"views/{page}.py")).run()
 
     return run
 
