@@ -174,7 +174,10 @@ class Benchmark:
             return [MINI_DIR / f"{self.name}.jsonl"]
         if self.data_file:
             if not Path(self.data_file).is_file():
-                raise UserError(f"task '{self.name}': data_file {self.data_file} does not exist.")
+                raise UserError(
+                    f"task '{self.name}': data_file {self.data_file} does not exist; give it "
+                    "relative to the job file, or leave it out to take the hub's."
+                )
             return [Path(self.data_file)]
         return [hub_file(self.name, source) for source in self.sources]
 
