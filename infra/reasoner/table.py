@@ -11,9 +11,11 @@ of the same keep, paired by problem.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -33,7 +35,7 @@ def tables(sweep: pd.DataFrame, arms: pd.DataFrame) -> str:
         problems = sorted({int(count) for count in rows["problems"].dropna()})
         count = str(problems[-1]) if len(problems) == 1 else f"{problems[0]} to {problems[-1]}"
         full = arms[(arms["task"] == task) & (arms["policy"] == "full")]
-        bound = "".join(f" Full cache: {_cell(row, 'accuracy', 'low', 'high')}." for row in full.itertuples())
+        bound = "".join(f" Full cache: {_cell(row, 'accuracy', 'low', 'high')}." for row in full.to_dict("records"))
         parts += [f"### {task}", "", f"Accuracy, {count} problems.{bound}", "", *_grid(rows, "accuracy low high")]
         parts += ["", "Points more than `random` with the prompt protected, at the same keep, paired by problem.", ""]
         parts += [*_grid(rows, "difference difference_low difference_high"), ""]
@@ -50,13 +52,13 @@ def _grid(rows: pd.DataFrame, columns: str) -> Iterator[str]:
     for (policy, protection), arm in rows.groupby(ARM, sort=False):
         if arm[value].isna().all():
             continue
-        by_keep = {int(row.keep): _cell(row, value, low, high) for row in arm.itertuples()}
+        by_keep = {int(row["keep"]): _cell(row, value, low, high) for row in arm.to_dict("records")}
         yield f"| {policy} | {protection} | " + " | ".join(by_keep.get(keep, "") for keep in keeps) + " |"
 
 
-def _cell(row: object, value: str, low: str, high: str) -> str:
-    middle, bottom, top = (float(getattr(row, name)) for name in (value, low, high))
-    if pd.isna(middle):
+def _cell(row: Mapping[Hashable, Any], value: str, low: str, high: str) -> str:
+    middle, bottom, top = (float(row[name]) for name in (value, low, high))
+    if math.isnan(middle):
         return ""
     if value == "difference":
         return f"{100 * middle:+.0f} [{100 * bottom:+.0f}, {100 * top:+.0f}]"
