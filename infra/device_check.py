@@ -48,9 +48,9 @@ PARTS = (
          ("torch", "triton", "numpy")),
     Part("graphs", "vLLM with FULL CUDA graphs gives the tokens and kept sets of vLLM run eagerly.", 140,
          ("torch", "vllm")),
-    Part("reference", "Tokens and kept sets in fp32 are those of the dense reference on the CPU.", 40,
+    Part("reference", "Tokens and kept sets in fp32 are those of the dense reference on the CPU.", 60,
          ("torch", "vllm", "transformers")),
-    Part("tax", "Eviction tax of a 4B model: random_inplace at most 1 %, random at most 3 %.", 140,
+    Part("tax", "Eviction tax of a 4B model: random_inplace at most 1 %, random at most 3 %.", 130,
          ("torch", "vllm", "transformers")),
 )  # fmt: skip
 VERSIONS = ("torch", "triton", "vllm", "transformers", "numpy")

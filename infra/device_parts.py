@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ REQUESTS, KEEP, INTERVAL, PROMPT = 32, 1024, 64, 128
 TAXES = {"random_inplace": 0.01, "random": 0.03, "snapkv": None}
 """Policies of the tax and the most it may be; None is only reported."""
 BATCH, STEPS, STRETCHES = 128, 128, 5
-GENERATIONS = "generations.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,21 @@ class Outcome:
 
 
 def kernels(folder: Path, seconds: float) -> Outcome:
-    """The kernels' own tests, which run on the GPU where there is one."""
+    """The tests that launch kernels, which run on the GPU where there is one."""
     del folder, seconds
-    tests = "policies/kernels/tests/launched"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(done.stdout, done.stderr)
+    tests = ["policies/kernels/tests/launched"]
+    if find_spec("vllm") is not None:
+        tests.append("workers/vllm_engine/tests/launched")
+    done = _run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests])
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]
     failed = [f"* {line}" for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return Outcome(done.returncode == 0 and "skipped" not in last, [last, *failed])
+    return Outcome(done.returncode == 0 and "skipped" not in last, [f"{' '.join(tests)}: {last}", *failed])
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr)
+    return done
 
 
 def replay(folder: Path, seconds: float) -> Outcome:
@@ -125,45 +127,29 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def graphs(folder: Path, seconds: float) -> Outcome:
-    """The reasoner with and without CUDA graphs, in fp32 and bf16; fp32 generations stay for `reference`."""
-    del seconds
-    lines = [
-        "| dtype | graphs | requests | equal tokens | equal kept sets | of draws alone |",
-        "|---|---|---|---|---|---|",
-    ]
-    passed = True
-    for dtype in ("float32", "bfloat16"):
-        spec, requests = arms(dtype)
-        eager, plain = generate(replace(spec, enforce_eager=True), requests)
-        graph, captured = generate(spec, requests)
-        if dtype == "float32":
-            (folder / GENERATIONS).write_text(json.dumps(plain), encoding="utf-8")
-        tokens = sum(plain[name]["tokens"] == captured[name]["tokens"] for name in plain)
-        kept = [name for name in plain if plain[name]["kept"] == captured[name]["kept"]]
-        # lengths are fixed, so draws name the same slots whatever was generated: equal even where rounding is not
-        drawn = [name for name in plain if name.startswith("random")]
-        same_draws = all(name in kept for name in drawn)
-        passed &= eager == "eager" and "full" in graph and same_draws
-        # in bf16 compiled and eager sums may round apart: reported, not required
-        passed &= dtype == "bfloat16" or tokens == len(kept) == len(plain)
-        lines.append(f"| {dtype} | {eager} / {graph} | {len(plain)} | {tokens} | {len(kept)} | {same_draws} |")
-    return Outcome(passed, lines)
+    """infra/cuda_check.py on the packaged reasoner: a line a policy, `full` in the mode of each."""
+    del folder, seconds
+    done = _run([sys.executable, "infra/cuda_check.py"])
+    lines = [line for line in done.stdout.splitlines() if "tokens equal" in line]
+    captured = bool(lines) and all("full" in line for line in lines)
+    return Outcome(done.returncode == 0 and captured, [f"* {line}" for line in lines or done.stderr.splitlines()[-1:]])
 
 
 def reference(folder: Path, seconds: float) -> Outcome:
-    """The generations of `graphs` in fp32 against the dense reference on the CPU."""
-    del seconds
+    """The engine of this machine in fp32 against the dense reference on the CPU."""
+    del folder, seconds
+    return compare(*generate(*arms()))
+
+
+def compare(mode: str, made: Mapping[str, Mapping[str, Any]]) -> Outcome:
+    """Generations of arms() against the dense reference: tokens until they part, events and kept sets."""
     from workers.transformers_engine.dense import DenseReference  # noqa: PLC0415 - parts without it run too
     from workers.vllm_engine.tests.cases import INTERVAL as EVERY  # noqa: PLC0415 - as above
     from workers.vllm_engine.tests.cases import MODEL  # noqa: PLC0415 - as above
 
-    source = folder / GENERATIONS
-    if not source.exists():
-        return Outcome(False, ["graphs left no generations: it has to run before"])
-    made, dense = json.loads(source.read_text(encoding="utf-8")), DenseReference(MODEL)
-    _, requests = arms("float32")
-    lines, passed = ["| request | equal tokens | kept sets |", "|---|---|---|"], True
-    for request in requests:
+    dense, passed = DenseReference(MODEL), True
+    lines = [f"graphs: {mode}", "", "| request | equal tokens | kept sets |", "|---|---|---|"]
+    for request in arms()[1]:
         expected = dense.generate(
             request.prompt_token_ids, request.eviction, EVERY, request.sampling.max_tokens, ignore_end=True
         )
@@ -178,7 +164,7 @@ def reference(folder: Path, seconds: float) -> Outcome:
     return Outcome(passed, lines)
 
 
-def arms(dtype: str) -> tuple[EngineSpec, list[Request]]:
+def arms() -> tuple[EngineSpec, list[Request]]:
     """Random, in-place and snapkv on prompts of three lengths, protections in turn; every length is fixed."""
     from policies.budget import Protection  # noqa: PLC0415 - parts without an engine run too
     from workers.vllm_engine.tests.cases import PROMPTS, SPEC, Arm, eviction, needs_of, request  # noqa: PLC0415 - as above
@@ -189,7 +175,7 @@ def arms(dtype: str) -> tuple[EngineSpec, list[Request]]:
         for p, policy in enumerate(policies)
         for i, prompt in enumerate(PROMPTS)
     ]
-    return replace(SPEC, dtype=dtype, needs=needs_of([Arm(name) for name in policies])), requests
+    return replace(SPEC, needs=needs_of([Arm(name) for name in policies])), requests
 
 
 def generate(spec: EngineSpec, requests: Sequence[Request]) -> tuple[str, dict[str, dict[str, Any]]]:
