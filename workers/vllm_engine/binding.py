@@ -51,6 +51,15 @@ def make_core(
     )
 
 
+def planned_table_bytes(settings: EngineSettings, shape: RecordShape, most: int) -> int:
+    """Bytes of the tables of positions and records that an engine with `most` requests keeps beside its cache."""
+    needs, slots = settings.needs, shape.layers * shape.heads * settings.capacity
+    per_slot = 4 * (bool(needs.attention) + needs.slot_state)
+    queries = shape.layers * needs.recent_queries * shape.query_heads * shape.head_size * shape.dtype.itemsize
+    # positions of finished requests wait until their trace is fetched (state.Requests)
+    return most * (2 * 4 * slots + per_slot * slots + queries)
+
+
 def global_heads(parallel: Any, local: int) -> range:
     """Global indices of this rank's KV heads; TP divides them (refusals.py)."""
     rank = parallel.rank % parallel.tensor_parallel_size

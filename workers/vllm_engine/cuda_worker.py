@@ -8,10 +8,12 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu_worker import Worker
 
+from workers.vllm_engine.binding import planned_table_bytes
 from workers.vllm_engine.cache_spec import EvictingAttentionSpec
 from workers.vllm_engine.cuda_backend import override_backends, restore_backends
 from workers.vllm_engine.cuda_state import EvictingModelState, evicting_model
 from workers.vllm_engine.footprint import table_bytes
+from workers.vllm_engine.records import RecordShape
 from workers.vllm_engine.refusals import refuse_config, refuse_specs
 from workers.vllm_engine.settings import EngineSettings, SettingsError
 from workers.vllm_engine.telemetry import RankFacts, measure
@@ -64,6 +66,18 @@ class _Evicting:
 
 class EvictingGPUWorker(_Evicting, Worker):  # type: ignore[misc]
     """vLLM's GPU worker."""
+
+    def determine_available_memory(self) -> int:
+        """As the base, less what our tables will take: they are allocated with the cache."""
+        available = int(super().determine_available_memory())
+        if self.cache_config.kv_cache_memory_bytes:
+            return available
+        model, parallel = self.model_config, self.parallel_config
+        shape = RecordShape(
+            model.get_num_layers(parallel), model.get_num_kv_heads(parallel), model.get_num_attention_heads(parallel),
+            model.get_head_size(), model.dtype,
+        )  # fmt: skip
+        return available - planned_table_bytes(self.settings, shape, self.scheduler_config.max_num_seqs)
 
 
 class EvictingCPUWorkerV2(_Evicting, CPUWorker):  # type: ignore[misc]

@@ -2,9 +2,10 @@
 
     python -m workers.vllm_engine.tests.interpreted REQUESTS OUTPUT
 
-REQUESTS is a pickled Job; a list of generations per batch goes to OUTPUT. vLLM wants Triton's CPU backend for this
-runner, so a name stands in for it. Two of vLLM's kernels ask a GPU for its capability. Attention is TRITON_ATTN, whose
-interpreted kernel takes minutes; `plain` puts the same sums in torch in its place, over the same cache and metadata.
+REQUESTS is a pickled Job; what comes of it goes to OUTPUT: (generations by request of each batch, provenance).
+vLLM wants Triton's CPU backend for this runner, so a name stands in for it. Two of vLLM's kernels ask a GPU for its
+capability. Attention is TRITON_ATTN, whose interpreted kernel takes minutes; `plain` puts the same sums in torch in its
+place, over the same cache and metadata.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from workers.api import EngineSpec, Generation, Provenance, Request
+from workers.api import EngineSpec, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,6 @@ class Job:
     spec: EngineSpec
     batches: Sequence[Sequence[Request]]
     plain: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a job: per batch its generations by request, and what the engine says of itself."""
-
-    batches: list[dict[str, Generation]]
-    provenance: Provenance
 
 
 class _Driver:
@@ -85,13 +78,10 @@ def main(job_path: str, output: str) -> None:
 
     engine = VllmEngine(job.spec)
     provenance = engine.start()
-    found = Outcome([run(engine, requests) for requests in job.batches], provenance)
+    found = [run(engine, requests) for requests in job.batches], provenance
     engine.close()
     Path(output).write_bytes(pickle.dumps(found))
 
 
 if __name__ == "__main__":
-    # pickled under the module's name, not as __main__
-    from workers.vllm_engine.tests import interpreted
-
-    interpreted.main(*sys.argv[1:])
+    main(*sys.argv[1:])
