@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -32,6 +33,8 @@ def main(seeds: str, backend: str, faults: int, results: Path, target: Path | No
     console, recorded = Console(width=140), Results(results)
     if backend == "ray" and (reason := hosts.refusal()) is not None:
         raise click.ClickException(f"no hosts for Ray: {reason}")
+    # So that hosts go away by every way out but SIGKILL.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
         world = World(backend)
         for seed in range(int(first), int(end)):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from infra.faults import engines
-from infra.faults.hosts import Hosts
+from infra.faults.hosts import SETTINGS, Hosts
 from infra.faults.tally import Tally
 from orchestrator.messages import capacity
 from orchestrator.tests.doubles import SPEC
@@ -82,7 +82,8 @@ class World:
     @property
     def environment(self) -> dict[str, str]:
         """What every process of a storm must know."""
-        return {engines.FOLDER: str(self.faults), "PYTHONPATH": str(Path(__file__).parents[2])}
+        own = {engines.FOLDER: str(self.faults), "PYTHONPATH": str(Path(__file__).parents[2])}
+        return {**own, **SETTINGS} if self.kind == "ray" else own
 
 
 class Storm:
