@@ -256,7 +256,7 @@ def _machine(node: dict[str, Any]) -> Machine:
     # Nodes that were started by hand may lack the label, and have the kind as a resource.
     kinds = [name.removeprefix(_KIND_RESOURCE) for name in node["Resources"] if name.startswith(_KIND_RESOURCE)]
     kind = node.get("Labels", {}).get(_KIND_LABEL, kinds[0] if kinds else "")
-    return Machine(node["NodeID"], gpus or bool(cpus), {"host": node["NodeName"]}, kind if gpus else None)
+    return Machine(node["NodeID"], gpus or min(1, int(cpus)), {"host": node["NodeName"]}, kind if gpus else None)
 
 
 def _gpus(node: str) -> bool:
@@ -275,9 +275,9 @@ def _granted(group: PlacementGroup) -> bool:
 def _short(seats: Sequence[Seat]) -> str:
     """Seats whose node has fewer GPUs free than they take; empty when all could be had."""
     free = available_resources_per_node()
-    hosts = {node["NodeID"]: node["NodeName"] for node in ray.nodes()}
-    missing = [(hosts.get(s.node, s.node), int(free.get(s.node, {}).get("GPU", 0)), s.places) for s in seats]
-    return ", ".join(f"node {host} has {have} of {need} GPUs free" for host, have, need in missing if have < need)
+    hosts = {node["NodeID"]: node["NodeName"] for node in ray.nodes() if node["Resources"].get("GPU")}
+    there = [(hosts[s.node], int(free.get(s.node, {}).get("GPU", 0)), s.places) for s in seats if s.node in hosts]
+    return ", ".join(f"node {host} has {have} of {need} GPUs free" for host, have, need in there if have < need)
 
 
 def _end(actor: _Actor) -> None:

@@ -140,6 +140,7 @@ class Driver:
         self._stopped = ""
         self._looked = self._turned = time.monotonic()
         self._place_seconds = 0.0
+        self._gpus_only = False
 
     def run(self, view: View, interrupt: Interrupt) -> Outcome:
         """Until everything is committed or parked and graded, or until it is told to stop."""
@@ -265,7 +266,9 @@ class Driver:
             self._campaign.driver_beat(self._settings.name, {**facts, "updated_at": now})
 
     def _look_at_nodes(self) -> None:
-        up = {machine.name: machine for machine in usable(self._backend.machines(), self._plan.job.resources.gpu)}
+        machines = self._backend.machines()
+        self._gpus_only |= any(machine.gpu is not None for machine in machines)
+        up = {m.name: m for m in usable(machines, self._plan.job.resources.gpu, self._gpus_only)}
         for name in self._state.books.nodes.keys() - up.keys():
             self._tell(NodeLost(name, self._now()))
         for name in up.keys() - self._state.books.nodes.keys():

@@ -19,15 +19,15 @@ ANY = "any"
 _LOOK_SECONDS = 1.0
 
 
-def usable(machines: Sequence[Machine], gpu: str) -> list[Machine]:
+def usable(machines: Sequence[Machine], gpu: str, gpus_only: bool = False) -> list[Machine]:
     """Machines that may hold engines of a job with `resources.gpu`.
 
-    Where any machine has GPUs, one without holds no engine: it is a head, or there for grading. A GPU whose kind
-    nothing tells is taken for the one that is wanted.
+    Where any machine has GPUs, or had them (`gpus_only`), one without holds no engine: it is a head, or there for
+    grading. A GPU whose kind nothing tells is taken for the one that is wanted.
     """
     with_gpus = [machine for machine in machines if machine.gpu is not None]
     if gpu == ANY:
-        return [machine for machine in with_gpus or machines if machine.units]
+        return [machine for machine in (with_gpus if gpus_only else with_gpus or machines) if machine.units]
     return [machine for machine in with_gpus if machine.units and (machine.gpu or gpu).lower() == gpu.lower()]
 
 

@@ -54,6 +54,7 @@ class Line:
 
     waiting, alone  heaps of (rank, chunk); chunks of `alone` run one at a time on an otherwise empty engine
     closed          why nothing of this line will run any more
+    homeless        since when no node can hold its engine, empty or not
     """
 
     engine: EngineSpec
@@ -66,6 +67,7 @@ class Line:
     failed_starts: int = 0
     empty_deaths: int = 0
     closed: str = ""
+    homeless: float | None = None
 
     @property
     def units(self) -> int:
@@ -177,7 +179,10 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Counts and deadlines, seconds. starting_per_node staggers engine starts (they peak in host memory)."""
+    """Counts and deadlines, seconds. starting_per_node staggers engine starts (they peak in host memory).
+
+    node_seconds  how long work waits for a node that can hold its engine after the last one was lost
+    """
 
     attempts: int = 3
     strikes: int = 2
@@ -186,6 +191,7 @@ class Limits:
     stop_seconds: float = 20.0
     drain_seconds: float = 30.0
     starting_per_node: int = 2
+    node_seconds: float = 300.0
 
 
 @dataclass(slots=True)

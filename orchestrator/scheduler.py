@@ -329,7 +329,7 @@ def _place_engines(state: State, now: float, actions: list[Action]) -> None:
     """
     books = state.books
     open_lines = [line for line in books.lines.values() if line.pending_rows]
-    _close_impossible(state, open_lines, actions)
+    _close_impossible(state, open_lines, now, actions)
     if not any(node.free for node in books.nodes.values()):
         return
     while lines := [line for line in open_lines if needs_engine(state, line)]:
@@ -348,15 +348,19 @@ def _place_engines(state: State, now: float, actions: list[Action]) -> None:
         actions.append(StartEngine(name, seats[0].node, line.engine, seats))
 
 
-def _close_impossible(state: State, lines: list[Line], actions: list[Action]) -> None:
+def _close_impossible(state: State, lines: list[Line], now: float, actions: list[Action]) -> None:
     books = state.books
     if not books.nodes and not books.started:
         return
     for line in lines:
         if line.closed:
             _close(state, line, line.closed, actions)
-        elif not line.workers and (reason := why_nowhere(state, line)) is not None:
+        elif line.workers or (reason := why_nowhere(state, line)) is None:
+            line.homeless = None
+        elif now - (since := now if line.homeless is None else line.homeless) >= state.limits.node_seconds:
             _close(state, line, reason, actions)
+        else:
+            line.homeless = since
 
 
 def unsettled(state: State) -> list[ChunkId]:

@@ -34,7 +34,7 @@ from orchestrator.tests.doubles import SPEC
 from workers.api import EngineSpec
 
 LINES = (SPEC, replace(SPEC, keep_ceiling=0), replace(SPEC, tp=2))
-LIMITS = Limits(start_seconds=100, heartbeat_seconds=10, drain_seconds=30)
+LIMITS = Limits(start_seconds=100, heartbeat_seconds=10, drain_seconds=30, node_seconds=0)
 
 
 def planned(cell: str, block: int, engine: EngineSpec = SPEC, arm: int = 0, expected: float = 100.0) -> Planned:

@@ -12,6 +12,7 @@ from orchestrator.messages import (
     Failed,
     Found,
     NodeLost,
+    NodeUp,
     Pause,
     Quarantine,
     Release,
@@ -304,3 +305,26 @@ def test_when_every_gpu_is_set_aside_what_waits_is_parked_with_the_reason() -> N
     entry = world.state.books.chunks[ChunkId("c", 0, 0)]
     assert (entry.status, world.state.finished) == (Status.PARKED, True)
     assert entry.reason == ("no node left: needs 1 places on one node, the largest has 0; GPU-7 is held by pid 42")
+
+
+def test_work_waits_for_a_node_to_come_back_and_parks_when_none_does() -> None:
+    world = world_with([planned("c", b) for b in range(4)])
+    world.state.limits = replace(world.state.limits, node_seconds=300)
+    entries = world.state.books.chunks.values()
+
+    def lose(now: float) -> None:
+        world.now = now
+        world.processes[started(world.log)[-1].worker].alive = False
+        world.tell(NodeLost("n0", now))
+        world.processes.clear()
+
+    lose(10.0)
+    world.tell(Tick(200.0))
+    assert {entry.status for entry in entries} == {Status.PENDING}
+    world.tell(NodeUp("n0", 1, 250.0))
+    lose(260.0)
+    world.tell(Tick(400.0))
+    assert {entry.status for entry in entries} == {Status.PENDING}
+    world.tell(Tick(600.0))
+    assert {entry.status for entry in entries} == {Status.PARKED}
+    assert next(iter(entries)).reason == "no node left: needs 1 places on one node, the largest has 0"
