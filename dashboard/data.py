@@ -295,5 +295,4 @@ def notes(store: Path, stamp: str) -> list[str]:
     """What a reader must know before believing the numbers: simulated rows left out, facts of the models."""
     simulated = analysis.simulated_cells(_reader(str(store)))
     left_out = [f"Left out: {len(simulated)} cells of a simulated engine; they are never results."] if simulated else []
-    paths = arms(store, stamp)[["model_path"]].rename(columns={"model_path": "model"})
-    return [*left_out, *report_notes.model_facts(paths)]
+    return [*left_out, *report_notes.model_facts(arms(store, stamp)["model_path"])]

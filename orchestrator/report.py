@@ -68,7 +68,7 @@ def build(reader: Reader, selection: Selection, question: Question) -> Report:
             seeds[seeds["cell_id"].isin(arms["cell_id"])] if some else seeds,
             changed=bool(len(changes)),
         ),
-        *report_notes.model_facts(arms),
+        *report_notes.model_facts(map(str, arms["model"])),
     )
     evidence = {"pooled": pools, "protection": changes, "common_seeds": seeds}
     return Report(title, tuple(_header(facts, arms)), tuple(sheets), notes, arms, differences, evidence, facts)

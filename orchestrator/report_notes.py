@@ -106,10 +106,10 @@ def reading(differences: pd.DataFrame, question: Question) -> Iterable[str]:
         yield f"Problems that would settle a difference as large as the one measured: {', '.join(needs)}."
 
 
-def model_facts(arms: pd.DataFrame) -> Iterable[str]:
+def model_facts(models: Iterable[str]) -> Iterable[str]:
     """What a reader must know of the models: notes that lie beside their weights, if they can be read from here."""
-    for model in dict.fromkeys(arms["model"]):
-        embedded = str(model).startswith(_EMBEDDED)
+    for model in dict.fromkeys(models):
+        embedded = model.startswith(_EMBEDDED)
         directory = EMBEDDED_DIR / model.removeprefix(_EMBEDDED) if embedded else Path(model)
         facts = read_json(directory / "evictbench.json")
         notes = facts.get("notes", []) if isinstance(facts, dict) else []

@@ -13,6 +13,7 @@ from orchestrator.challenge.design import Challenger, Setting
 from orchestrator.challenge.fit import Fit
 from orchestrator.challenge.verdict import CHALLENGER, RANDOM, Outcome, conclusion
 from orchestrator.report_formats import markdown_table
+from orchestrator.report_notes import model_facts
 from orchestrator.report_sheet import Sheet, marked
 from orchestrator.stats.throughput import log_interval
 
@@ -54,6 +55,10 @@ def lines(found: Verdict) -> Iterator[str]:
         f"Model {where.model}, task {where.task}, keep {where.keep}, interval {where.interval}, prompt protected in "
         f"every arm; {where.problems} test problems × {where.samples}, {where.tuning} tuning problems apart."
     )
+    yield (
+        "Nulls: matched ages evicts at random, but tokens of each age last as long as under the challenger and heads "
+        "agree as much; permuted scores shuffles the challenger's scores among tokens of about one age."
+    )
     yield from _needed(found.test)
     yield from _tax(found.tax, where)
     any_head, alone = (figures.percent(share) for share in (found.fit.held_by_any, found.fit.independent))
@@ -63,6 +68,7 @@ def lines(found: Verdict) -> Iterator[str]:
     )
     if found.probes_note:
         yield found.probes_note
+    yield from model_facts([where.model])
 
 
 def sheets(found: Verdict) -> Iterator[Sheet]:
@@ -82,7 +88,8 @@ def as_markdown(found: Verdict) -> str:
 
 
 def _comparisons(title: str, found: Sequence[Outcome]) -> Sheet:
-    rows = []
+    sizes = {outcome.result.n_problems for outcome in found}
+    several, rows = len(sizes) > 1, []
     for outcome in found:
         result, judgement = outcome.result, outcome.result.judgement
         rows.append(
@@ -94,24 +101,14 @@ def _comparisons(title: str, found: Sequence[Outcome]) -> Sheet:
                 figures.points(result.difference, signed=True),
                 figures.interval(*judgement.interval),
                 marked(judgement.verdict, judgement.reason),
-                str(result.n_problems),
+                *([str(result.n_problems)] if several else []),
                 f"{result.wins}/{result.losses}/{result.ties}",
                 figures.p_value(result.p_signflip),
             )
         )
-    names = (
-        "arm",
-        "against",
-        ">accuracy",
-        ">other",
-        ">points",
-        ">95 % interval",
-        "verdict",
-        ">n",
-        ">won/ lost/ tied",
-        ">flip p",
-    )
-    return Sheet(title, names, tuple(rows))
+    names = ("arm", "against", ">accuracy", ">other", ">points", ">95 % interval", "verdict")
+    more = (*([">n"] if several else []), ">won/ lost/ tied", ">flip p")
+    return Sheet(title if several or not sizes else f"{title}, n {sizes.pop()}", (*names, *more), tuple(rows))
 
 
 def _needed(found: Sequence[Outcome]) -> Iterator[str]:
@@ -135,9 +132,10 @@ def _tax(tax: Tax, where: Setting) -> Iterator[str]:
         ratio = np.log(np.asarray(tax.challenger) / np.asarray(tax.random))
         low, high = log_interval(ratio)
         per_token = 1e6 * (np.median(tax.challenger) - np.median(tax.random)) / where.interval
+        added = f"{per_token:+.1f} µs per token of a request" if low > 1 or high < 1 else "not told apart from it"
         yield (
             f"Tax of scoring, on this machine: an event costs {math.exp(ratio.mean()):.2f} times random's "
-            f"[{low:.2f}, {high:.2f}], {per_token:+.1f} µs a token and request (torch, median of {len(ratio)} rounds)."
+            f"[{low:.2f}, {high:.2f}], {added} (torch, {len(ratio)} rounds in turn)."
         )
     if tax.extra_bytes:
         yield (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ class DriverStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplesStatus:
+    """Samples of an adaptive job: fewest and most asked for so far, the job's max, and the share of rows not asked for.
+
+    until_width  in points
+    """
+
+    fewest: int
+    most: int
+    limit: int
+    until_width: float
+    spared: float
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignStatus:
     """What the store knows of one campaign."""
 
@@ -73,6 +88,7 @@ class CampaignStatus:
     parked: tuple[ParkedStatus, ...]
     attempts_failed: int
     drivers: tuple[DriverStatus, ...] = ()
+    samples: SamplesStatus | None = None
 
 
 @click.command()
@@ -110,7 +126,18 @@ def read(campaign: Campaign) -> CampaignStatus:
         parked=_parked(attempts, committed, labels),
         attempts_failed=len(attempts),
         drivers=tuple(_driver(facts) for facts in campaign.drivers()),
+        samples=_samples(campaign.resolved().get("samples") or {}, plan),
     )
+
+
+def _samples(declared: Mapping[str, Any], plan: Sequence[Mapping[str, Any]]) -> SamplesStatus | None:
+    if declared.get("until_width") is None or not plan:
+        return None
+    asked = [row["samples_max"] for row in plan]
+    limit = int(declared["max"])
+    rows = sum(row["n_problems"] * row["samples_max"] for row in plan)
+    spared = 1 - rows / (limit * sum(row["n_problems"] for row in plan))
+    return SamplesStatus(min(asked), max(asked), limit, float(declared["until_width"]), spared)
 
 
 def _parked(
@@ -146,6 +173,14 @@ def _beat(age: float | None) -> str:
     return ("unknown" if age is None else f"{age:.0f} s ago") + ", probably dead" * lost
 
 
+def _spared(samples: SamplesStatus) -> str:
+    so_far = f"{samples.fewest}" if samples.fewest == samples.most else f"{samples.fewest} to {samples.most}"
+    return (
+        f"samples so far: {so_far} of at most {samples.limit} (until every interval is within {samples.until_width:g} "
+        f"points); {100 * samples.spared:.0f} % of the rows not asked for"
+    )
+
+
 def show(status: CampaignStatus, console: Console) -> None:
     """Print one campaign."""
     done, planned = sum(cell.done for cell in status.cells), sum(cell.planned for cell in status.cells)
@@ -154,6 +189,8 @@ def show(status: CampaignStatus, console: Console) -> None:
     for cell in status.cells:
         cells.add_row(cell.label, str(cell.done), str(cell.planned))
     console.print(cells)
+    if status.samples is not None:
+        console.print(_spared(status.samples), highlight=False)
     for driver in status.drivers:
         text = f"driver {driver.driver} on {driver.host} (pid {driver.pid}): {driver.state}, {_beat(driver.age)}"
         console.print(text, markup=False, highlight=False)

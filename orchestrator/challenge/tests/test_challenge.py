@@ -190,7 +190,7 @@ def traced(cell: Cell, index: int) -> EvictionTrace | None:
 def test_a_fight_from_a_score_file_to_the_page(
     mine: Challenger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session.campaign, "run", answered)
+    monkeypatch.setattr(campaign, "run", answered)
     monkeypatch.setattr("orchestrator.store.tests.stores._trace", traced)
     console, store = Console(file=StringIO()), tmp_path / "s"
     found = [session.fight(mine, WHERE, store, Mock(), console, probes=False) for _ in range(2)]

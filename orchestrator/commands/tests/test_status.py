@@ -70,6 +70,16 @@ def test_json_for_programs(store: Store) -> None:
     assert [engine["engine_id"] for engine in status["engines"]] == ["e2", "e3"]
 
 
+def test_samples_that_stop_early_are_said(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s")
+    samples = {"min": 2, "max": 8, "until_width": 4.0}
+    plan = [plan_row(CELL, 24, 2, 2, 200.0)]
+    store.campaign("nightly").submit("name: nightly", {"name": "nightly", "samples": samples}, {}, plan)
+    done = CliRunner().invoke(main, ["status", "--store", str(tmp_path / "s")])
+    said = "samples so far: 2 of at most 8 (until every interval is within 4 points); 75 % of the rows not asked for"
+    assert said in done.output.replace("\n", " ")
+
+
 def test_a_directory_that_is_no_store_is_named(tmp_path: Path) -> None:
     code, output = run("--store", str(tmp_path))
     assert code == 2
