@@ -262,18 +262,16 @@ def test_a_request_of_another_client_resumes_after_preemption(engine: VllmEngine
 
 
 def test_200_requests_on_a_pool_for_three_queue_and_are_never_preempted(engine: VllmEngine) -> None:
-    """Each may come to hold ceil((112 + 16 + 16) / 32) = 5 of 15 blocks; checked after every step."""
+    """Each may come to hold 128 tokens, or its prompt and 32: 4 or 5 of 15 blocks. Neighbours share no prompt block."""
     engine.close()
     small = VllmEngine(replace(SPEC, keep_ceiling=112, pool_blocks=16))
     small.start()
     options = itertools.product(POLICIES, Protection)
     arms = [eviction(policy, kind, keep=40, overflow=Overflow.PER_ARM) for policy, kind in options]
-    requests = [
-        request(
-            str(i), LONG[: 30 + i % 74], replace(arms[i % len(arms)], seed=i), max_tokens=5 + i % 31, ignore_eos=True
-        )
-        for i in range(200)
-    ]
+    requests = []
+    for i in range(200):
+        prompt, arm = (5 + i % 40, *LONG[1 : 30 + i % 74]), replace(arms[i % len(arms)], seed=i)
+        requests.append(request(str(i), prompt, arm, max_tokens=5 + i % 31, ignore_eos=True))
     core: Any = small._started().engine_core
     scheduler = core.engine_core.scheduler
     manager = scheduler.kv_cache_manager.coordinator.single_type_managers[0]
