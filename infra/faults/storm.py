@@ -25,6 +25,7 @@ import numpy as np
 from infra.faults import engines
 from infra.faults.hosts import SETTINGS, Hosts
 from infra.faults.tally import Tally
+from orchestrator.control import age
 from orchestrator.messages import capacity
 from orchestrator.tests.doubles import SPEC
 from orchestrator.tests.e2e.harness import Site
@@ -69,6 +70,8 @@ WEATHER = {
 }
 KINDS = tuple(WEATHER)
 _LOOK_SECONDS = 0.05
+# An engine whose last heartbeat is older may be gone.
+_FRESH_SECONDS = 3.0
 
 
 @dataclass
@@ -156,10 +159,9 @@ class Storm:
 
     def strike(self) -> bool:
         """One fault of a drawn kind, counted if an engine had rows running; False while none has."""
-        busy = [facts for facts in self.live() if facts.get("running", 0) > 0]
+        busy = [facts for facts in self.live() if facts.get("running", 0) > 0 and (age(facts) or 0.0) < _FRESH_SECONDS]
         if not busy:
             return False
-        self.struck += 1
         outside = self.outside()
         kinds = (*engines.FAULTS, *outside)
         kind = kinds[int(self.random.integers(len(kinds)))]
@@ -168,6 +170,7 @@ class Storm:
         elif not self.claimed(kind):
             self.tally.idle += 1
             return True
+        self.struck += 1
         self.tally.counted[kind] += 1
         return True
 
