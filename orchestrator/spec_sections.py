@@ -333,7 +333,7 @@ class ExecutionSpec(Section):
     """Where rows go and what they may cost; never part of a cell's identity."""
 
     store: Annotated[str, StringConstraints(min_length=1)] = "./store"
-    """Store directory, relative to where the command is run."""
+    """Store directory, relative to where the command is run, or a bucket: s3://BUCKET/PREFIX (docs/store.md)."""
     budget: BudgetSpec = BudgetSpec()
     """Limits of the campaign."""
     rates: dict[str, Annotated[Number, Field(ge=0)]] = Field(default_factory=dict)
