@@ -109,7 +109,10 @@ class Hosts:
             self._start(0)
             self._wait(1)
         for host in range(1, self.nodes + 1):
-            self._revive(host)
+            # One after the other: Ray gives up a host that takes long to start.
+            if not self._runs(host):
+                self._revive(host)
+                self._wait(host + 1)
         self._wait(self.nodes + 1)
 
     def alive(self) -> int:

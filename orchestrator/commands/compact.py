@@ -26,4 +26,4 @@ def command(store: Path) -> None:
             f"cannot write below {store / 'compact'}: {error.strerror or error}. Free some space or mend the "
             "permissions; nothing else was touched."
         ) from error
-    click.echo(f"{store}: {made} folders compacted, the others were up to date or are being written.")
+    click.echo(f"{reader.paths.name}: {made} folders compacted, the others were up to date or are being written.")
