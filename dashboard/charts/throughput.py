@@ -50,7 +50,8 @@ def frontier(frame: pd.DataFrame, x: str, x_title: str, title: str = "") -> alt.
     """
     shown = base.scaled(frame, ["accuracy", "low", "high"])
     colour = alt.Color("policy:N", title=None, scale=theme.colour_scale(frame["policy"]))
-    across = alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False, padding=24))
+    across = alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False, padding=24),
+                   axis=alt.Axis(format=",.4~r", tickCount=6))  # fmt: skip
     y = alt.Y("low:Q", title="accuracy, %", scale=alt.Scale(zero=False))
     tooltip = [
         alt.Tooltip("arm:N", title="Arm"), alt.Tooltip("budget:N", title="Budget"),

@@ -10,7 +10,7 @@ from dashboard.contents.base import Block, Charts, Content, Note, Table, left_ou
 from dashboard.session import Session
 
 QUESTION = (
-    "Score or protection? The same policy without and with the prompt protected, paired by problem; `beyond` is what "
+    "Score or protection? The same policy without and with the prompt protected, paired by problem; beyond = what "
     "protection does to it beyond what it does to {reference}."
 )
 COLUMNS = ["Unprotected, %", "Protected, %", "Change", "95 % interval", "Verdict", "W / L / T", "Prompt kept, %",
@@ -66,7 +66,7 @@ def where(table: pd.DataFrame, row: pd.Series) -> list[tables.Cell]:
 def cells(row: pd.Series) -> list[tables.Cell]:
     """One policy at one budget."""
     complete = not row["provisional"]
-    beyond = f"{theme.points(row['beyond'])} {theme.interval(row['beyond_low'], row['beyond_high'])}"
+    beyond = theme.interval(row["beyond_low"], row["beyond_high"]) if pd.notna(row["beyond"]) else ""
     return [
         tables.Cell(theme.percent(row["bare_accuracy"])),
         tables.Cell(theme.percent(row["accuracy"])),
@@ -75,6 +75,6 @@ def cells(row: pd.Series) -> list[tables.Cell]:
         verdict_cell(row["verdict"], row["reason"], complete),
         tables.Cell(f"{row['wins']} / {row['losses']} / {row['ties']}", link=links.problems(row)),
         tables.Cell(f"{theme.percent(row['bare_prompt_kept'])} → {theme.percent(row['prompt_kept'])}"),
-        tables.Cell(beyond if pd.notna(row["beyond"]) else "–"),
+        tables.Cell(theme.points(row["beyond"]), note=beyond),
         tables.Cell(theme.count(row["problems"])),
     ]

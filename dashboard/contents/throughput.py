@@ -104,7 +104,7 @@ def conditions_blocks(part: pd.DataFrame, reference: str, place: int) -> list[Bl
         for name, value in shown.items()
     ])  # fmt: skip
     drawn = table.dropna(subset=["tokens_per_second"])
-    chart = throughput.bars(drawn, [arm for arm in order if arm in set(drawn["arm"])], title)
+    chart = throughput.bars(drawn, [arm for arm in order if arm in set(drawn["arm"])])
     caption = f"Bar = mean of the rounds, line = their range, in brackets the ratio to {base}; hollow = one round only."
     return [
         Heading(title),

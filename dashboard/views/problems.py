@@ -51,6 +51,7 @@ def main(state: session.Session) -> None:
     open_selected(grid, panel, event["selection"]["cells"])
     marks = [(mark.glyph, mark.text) for mark in theme.OUTCOMES.values()]
     parts.glyphs(marks, "Shading: share right; white: no row yet. A policy without a rule is prompt protected.")
+    parts.downloads(grid.text.reset_index(), "problems")
 
 
 def open_selected(grid: frames.ProblemGrid, panel: frames.Panel, cells: list[tuple[int, str]]) -> None:
