@@ -149,6 +149,7 @@ def test_status_and_compact_take_a_bucket(store: Path, objects: Path) -> None:
     assert len(row_ids(Reader(store))) == 32
 
 
+@pytest.mark.slow
 def test_the_doctor_tries_a_bucket_with_two_processes(store: Path, objects: Path) -> None:
     observed = semantics.observe(store)
     assert list(observed.complaints()) == []
