@@ -7,6 +7,7 @@ file means "unknown", never a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.chunks import ChunkId
+from orchestrator.errors import UserError
 from orchestrator.store import files, mirror
 from orchestrator.store.paths import StorePaths
 from orchestrator.store.schema import PLAN
@@ -140,6 +142,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _values(directory: Path) -> list[dict[str, Any]]:
-    mirror.pull(directory)
+    with suppress(UserError):  # a bucket that is silent for a while leaves what was known before
+        mirror.pull(directory)
     found = (files.read_json(path) for path in sorted(directory.glob("*.json")))
     return [value for value in found if isinstance(value, dict)]

@@ -175,10 +175,16 @@ def of(path: Path) -> Mirror | None:
 def pull(directory: Path) -> None:
     """Bring the copy below a directory up to date; nothing for a local store. Raises UserError where that fails."""
     if (mirror := of(directory)) is not None:
-        try:
+        with _refused():
             mirror.pull(directory)
-        except OSError as error:
-            raise UserError(str(error)) from error
+
+
+def names(directory: Path) -> list[Path] | None:
+    """Files below a directory by the bucket's word; None for a local store. Raises UserError where that fails."""
+    if (mirror := of(directory)) is None:
+        return None
+    with _refused():
+        return mirror.names(directory)
 
 
 def fetch(path: Path) -> Path:
@@ -211,6 +217,14 @@ def _errors(url: str) -> Iterator[None]:
     except BaseError as error:
         # Its text goes on with the client's own state, where an environment may hold credentials.
         raise OSError(f"{url} does not answer as it should: {str(error).strip().splitlines()[0][:300]}") from error
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{error}. Rows that are committed are safe; run the same command again.") from error
 
 
 def _stale(path: Path, meta: Any) -> bool:

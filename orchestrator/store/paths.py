@@ -102,9 +102,9 @@ def chunk_files(directory: Path, cell_ids: Iterable[str] | None = None) -> Itera
 
     Of a store in a bucket the copy may lack a file that is named here: mirror.fetch brings it.
     """
-    if (found := mirror.of(directory)) is not None:
+    if (names := mirror.names(directory)) is not None:
         wanted = None if cell_ids is None else set(cell_ids)
-        for path in found.names(directory):
+        for path in names:
             if (chunk := parse_chunk(path)) is not None and (wanted is None or chunk.cell_id in wanted):
                 yield chunk, path
         return
