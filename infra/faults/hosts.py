@@ -123,7 +123,7 @@ class Hosts:
             "print(sum(node.state == 0 for node in nodes.values()))"
         )
         # Gently: while hosts start, this must not take the processor from them.
-        command = self.command(0, ["nice", "-n", "19", sys.executable, "-c", script])
+        command = self.command(0, ["nice", "-n", "5", sys.executable, "-c", script])
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=60, env=self._environment, check=False
