@@ -222,7 +222,8 @@ class RayBackend:
         if actor.group is not None and actor.handle is None and _granted(actor.group):
             strategy = PlacementGroupSchedulingStrategy(actor.group, 0, placement_group_capture_child_tasks=True)
             actor.handle = _remote(actor.launch, strategy, 0)
-        elif not actor.answered and time.monotonic() > actor.deadline and (short := _short(actor.seats)):
+        waits = actor.handle is None or (actor.group is None and not actor.answered)
+        if waits and time.monotonic() > actor.deadline and (short := _short(actor.seats)):
             self._give_up(name, f"no place within {self._place_seconds:.0f} s: {short}; other work holds the rest")
 
     def _give_up(self, name: str, reason: str) -> None:

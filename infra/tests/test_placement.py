@@ -41,16 +41,31 @@ execution: {{store: {store}}}
 """
 
 
+class PatientClock:
+    """Ray gives each of its processes 30 s to come up; on a busy machine they need longer."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def monotonic(self) -> float:
+        return time.monotonic() / 4
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head without CPUs, a node of eight H200 and one of eight A100; one CPU among them, for grading."""
     memory = 80 * 1024**2
+    patch = pytest.MonkeyPatch()
+    patch.setattr(ray._private.node, "time", PatientClock())
+    # Agents without the dashboard's modules: most of what a node's start costs.
+    patch.setattr(ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("not wanted"))
     made = Cluster(True, head_node_args={"num_cpus": 0, "object_store_memory": memory, "include_dashboard": False})
     for cpus, kind in ((0, "H200"), (1, "A100")):
         labels = {"ray.io/accelerator-type": kind}
         made.add_node(num_cpus=cpus, num_gpus=8, object_store_memory=memory, labels=labels)
     yield made
     made.shutdown()
+    patch.undo()
 
 
 @pytest.fixture(scope="module")
