@@ -43,9 +43,15 @@ def main(seeds: str, backend: str, faults: int, results: Path, target: Path | No
                 continue
             if backend == "ray" and world.hosts is None:
                 root = Path(tempfile.mkdtemp(prefix="evh", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
-                world.hosts = stack.enter_context(hosts.Hosts(root, 3, world.environment))
+                try:
+                    world.hosts = stack.enter_context(hosts.Hosts(root, 3, world.environment))
+                except hosts.HostsFailed as error:
+                    raise click.ClickException(f"no hosts for Ray: {error}") from error
             found = Tally()
-            Storm(world, seed, found).run()
+            try:
+                Storm(world, seed, found).run()
+            except hosts.HostsFailed as error:
+                raise click.ClickException(f"seed {seed} is not recorded: {error}") from error
             recorded.record(backend, seed, found)
             state = "clean" if found.clean else f"BROKEN: {'; '.join(found.broken)}"
             console.print(f"seed {seed}: {found.faults} faults, {found.rows:,} rows, {found.seconds:,.0f} s, {state}")

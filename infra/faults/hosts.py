@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,6 +63,10 @@ def refusal() -> str | None:
     return None
 
 
+class HostsFailed(Exception):
+    """Ray does not start here: no finding about a campaign."""
+
+
 class Hosts:
     """A head without CPUs and `nodes` hosts with two CPUs each. Use as a context; everything ends with it."""
 
@@ -72,7 +76,9 @@ class Hosts:
         self._tag = uuid.uuid4().hex[:6]
         self._environment = {**os.environ, **SETTINGS, **environment}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._due: list[tuple[float, Callable[[], None]]] = []
+        # Host to the moment from which it may start again, or its cable be plugged in.
+        self._down: dict[int, float] = {}
+        self._cut: dict[int, float] = {}
 
     @property
     def address(self) -> str:
@@ -99,8 +105,12 @@ class Hosts:
         return ["ip", "netns", "exec", self._name(host), *command]
 
     def heal(self) -> None:
-        """Every cable in, every host up. A cluster whose head has died starts anew, as Ray demands."""
-        self._due.clear()
+        """Every cable in, the head and at least one host up; the others follow by mend.
+
+        A cluster whose head has died starts anew, as Ray demands. Raises HostsFailed.
+        """
+        self._down.clear()
+        self._cut.clear()
         for host in range(1, self.nodes + 1):
             self._cable(host, "up")
         if not self._runs(0):
@@ -109,11 +119,8 @@ class Hosts:
             self._start(0)
             self._wait(1)
         for host in range(1, self.nodes + 1):
-            # One after the other: Ray gives up a host that takes long to start.
-            if not self._runs(host):
-                self._revive(host)
-                self._wait(host + 1)
-        self._wait(self.nodes + 1)
+            self._revive(host)
+        self._wait(2)
 
     def alive(self) -> int:
         """Hosts that Ray's head takes for alive."""
@@ -133,23 +140,29 @@ class Hosts:
         return int(done.stdout) if done.returncode == 0 else 0
 
     def mend(self) -> None:
-        """Do what is due: start killed hosts again, plug cables in."""
+        """Plug in cables that are due, and start hosts that have died."""
         now = time.monotonic()
-        due = [act for when, act in self._due if when <= now]
-        self._due = [(when, act) for when, act in self._due if when > now]
-        for act in due:
-            act()
+        for host in [host for host, due in self._cut.items() if due <= now]:
+            del self._cut[host]
+            self._cable(host, "up")
+        for host in range(1, self.nodes + 1):
+            if now >= self._down.get(host, 0.0):
+                self._revive(host)
 
     def lose(self, host: int, seconds: float) -> None:
         """Kill a host's Ray with all its workers; it starts again after some seconds, the head only by heal."""
+        self._down[host] = time.monotonic() + seconds
         self.kill(host)
-        if host:
-            self._due.append((time.monotonic() + seconds, lambda: self._revive(host)))
 
     def kill_raylet(self, host: int, seconds: float) -> None:
         """Kill the raylet alone; what it leaves behind must end by itself. It starts again after some seconds."""
+        self._down[host] = time.monotonic() + seconds
         self._end(pid for pid in self._pids(host) if b"/raylet/raylet" in _file(pid, "cmdline").split(b"\0")[0])
-        self._due.append((time.monotonic() + seconds, lambda: self._revive(host)))
+
+    def cut(self, host: int, seconds: float) -> None:
+        """Pull a host's cable for some seconds. Its processes go on; Ray's raylet ends itself when it was given up."""
+        self._cut[host] = time.monotonic() + seconds
+        self._cable(host, "down")
 
     def engines(self, seconds: float = 30.0) -> list[str]:
         """Engines that are still there after some seconds in which they may end."""
@@ -162,24 +175,14 @@ class Hosts:
         pids = [pid for host in range(self.nodes + 1) for pid in self._pids(host)]
         return [f"{pid} {text!r}" for pid in pids if b"EngineWorker" in (text := _file(pid, "cmdline"))]
 
-    def cut(self, host: int, seconds: float) -> None:
-        """Pull a host's cable for some seconds. Its processes go on; Ray's raylet ends itself when it was given up."""
-        self._cable(host, "down")
-
-        def plug() -> None:
-            self._cable(host, "up")
-            self._due.append((time.monotonic() + 20.0, lambda: self._revive(host)))
-
-        self._due.append((time.monotonic() + seconds, plug))
-
     def host_of(self, pid: int) -> int:
-        """On which host a process runs; 0 where none of the others has it."""
+        """On which host a process runs; 1 where it has ended meanwhile."""
         with suppress(OSError):
             space = Path(f"/proc/{pid}/ns/net").stat().st_ino
             for host in range(1, self.nodes + 1):
                 if Path(f"/run/netns/{self._name(host)}").stat().st_ino == space:
                     return host
-        return 0
+        return 1
 
     def kill(self, host: int) -> None:
         """SIGKILL for everything on a host that belongs to Ray; drivers on the head go on."""
@@ -223,7 +226,7 @@ class Hosts:
         deadline = time.monotonic() + _START_SECONDS
         while self.alive() < hosts:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{hosts} hosts did not come up within {_START_SECONDS:.0f} s: see {self.root}")
+                raise HostsFailed(f"{hosts} hosts did not come up within {_START_SECONDS:.0f} s: see {self.root}")
             for host in list(self._processes):
                 self._revive(host)
             time.sleep(_LOOK_SECONDS)
