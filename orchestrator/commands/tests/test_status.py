@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -56,9 +57,10 @@ def test_a_table_of_every_campaign(store: Store) -> None:
     assert "parked: m t random K64 r16 prompt: 1 chunk: engine process killed by SIGKILL" in output
     assert "long ago" not in output, "what was committed since is not parked"
     lines = {line.split()[0]: line for line in output.splitlines() if line.split()}
-    assert "2 s ago" in lines["e2"]
+    # A loaded machine takes its time between the heartbeat and the reading of it.
+    assert re.search(r"\b\d\d? s ago", lines["e2"])
     assert "probably dead" not in lines["e2"]
-    assert "500 s ago, probably dead" in lines["e3"]
+    assert re.search(r"\b5\d\d s ago, probably dead", lines["e3"])
 
 
 def test_json_for_programs(store: Store) -> None:
