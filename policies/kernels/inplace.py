@@ -156,9 +156,9 @@ def write_reference(
     n, keep, prot, start = (
         getattr(replacing, name).cpu().numpy().astype(np.int64) for name in ("n", "keep", "prot", "start")
     )
-    where = ledger.layers[index : index + 1].cpu().numpy(), ledger.heads.cpu().numpy()
+    layers, heads = ledger.layers[index : index + 1].cpu().numpy(), ledger.heads.cpu().numpy()
     seeds = replacing.seeds.cpu().numpy().view(np.uint64)
-    victims = inplace_victims(seeds, *where, n, keep, prot, start, interval)
+    victims = inplace_victims(seeds, layers, heads, n, keep, prot, start, interval)
     for token, (slot, row) in enumerate(zip(slot_mapping.tolist(), replacing.token_rows.tolist(), strict=True)):
         if slot < 0:
             continue
@@ -167,7 +167,7 @@ def write_reference(
             victim, table_row = torch.tensor(victims[row, 0], device=head.device), int(replacing.rows[row])
             blocks, slots = replacing.block_table[row][victim // block].long(), victim % block
             held = ledger.positions[table_row, index]
-            crc = victim_crc(n[row : row + 1], *where, held[head, victim][None, None])
+            crc = victim_crc(n[row : row + 1], layers.tolist(), heads.tolist(), held[head, victim][None, None])
             ledger.counted[table_row, 0] ^= int(crc.view(np.int64)[0])
             ledger.counted[table_row, 1] += index == 0
             held[head, victim] = int(n[row])

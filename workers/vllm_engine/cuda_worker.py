@@ -39,7 +39,7 @@ class _Evicting:
         if not vllm_config.use_v2_model_runner:
             raise SettingsError("vLLM chose its V1 runner; eviction on CUDA needs V2 (unset VLLM_USE_V2_MODEL_RUNNER)")
         override_backends()
-        super().__init__(vllm_config, *args, **kwargs)
+        super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
         self.settings = settings
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class _Evicting:
         }
 
 
-class EvictingGPUWorker(_Evicting, Worker):  # type: ignore[misc]
+class EvictingGPUWorker(_Evicting, Worker):
     """vLLM's GPU worker."""
 
     def determine_available_memory(self) -> int:
@@ -80,7 +80,7 @@ class EvictingGPUWorker(_Evicting, Worker):  # type: ignore[misc]
         return available - planned_table_bytes(self.settings, shape, self.scheduler_config.max_num_seqs)
 
 
-class EvictingCPUWorkerV2(_Evicting, CPUWorker):  # type: ignore[misc]
+class EvictingCPUWorkerV2(_Evicting, CPUWorker):
     """vLLM's CPU worker with its V2 runner, where Triton has a backend for it."""
 
 
