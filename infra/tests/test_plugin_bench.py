@@ -7,6 +7,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from infra.bench import plugin, policy_cost
 from infra.bench.plugin import (
     FREE,
     WAVE,
@@ -83,6 +86,42 @@ class Lockstep(MeteredEngine):
     @property
     def _open(self) -> list[str]:
         return [run.request.request_id for run in (*self._running, *self._waiting)]
+
+
+class Here:
+    """As Held, in this process."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._engine: Any = Lockstep(spec)
+        self._engine.start()
+
+    def call(self, work: Any, *given: Any) -> Any:
+        return work(self._engine, *given)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+@pytest.mark.parametrize(("limit", "status"), [(1e9, 0), (-1e9, 1)])
+def test_a_run_from_end_to_end(
+    limit: float, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plugin, "Held", Here)
+    monkeypatch.setattr(plugin, "LIMIT", limit)
+    monkeypatch.setattr(policy_cost, "PAGE", tmp_path / "benchmarks.md")
+    sizes = "--pairs 3 --repeats 2 --steps 8 --tokens 60 --batch 4 --queue 3 --places 2 --keep 128 --write"
+    arms = "--policies snapkv random --gain random"
+    monkeypatch.setattr("sys.argv", ["plugin", *arms.split(), *sizes.split()])
+    assert plugin.main() == status
+    shown, page = capsys.readouterr().out, (tmp_path / "benchmarks.md").read_text()
+    assert [line.split(":")[1].strip() for line in shown.splitlines() if line.startswith("tax:")] == [
+        "random 1/3", "random 2/3", "random 3/3", "snapkv 1/2", "snapkv 2/2",
+    ]  # fmt: skip
+    assert "speed / full: random 2/2" in shown
+    assert page.count("| policy |") == 2
+    assert all(f"\n| {name} | " in page for name in ("random", "snapkv"))
+    assert "3 requests of 96 + 60 tokens in a pool that holds 2 of them whole" in page
+    assert page.rstrip().endswith(plugin.MARKS[1])
 
 
 def test_a_longer_window_changes_nothing_else(tmp_path: Path) -> None:
