@@ -54,15 +54,16 @@ def _enter() -> None:
     from policies.kernels.tests.interpreter import patch_once  # noqa: PLC0415 - only in this process
 
     patch_once()
-    torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
 
 
 def _choose_backend(plain: bool) -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend  # noqa: PLC0415 - as above
 
-    from workers.vllm_engine.tests import plain_attention  # noqa: PLC0415 - as above
+    from workers.vllm_engine.cuda_backend import EvictingTritonBackend  # noqa: PLC0415 - as above
+    from workers.vllm_engine.tests.plain_attention import PlainBackend  # noqa: PLC0415 - as above
 
-    backend = plain_attention.PlainBackend if plain else plain_attention.EvictingTritonBackend
+    backend = PlainBackend if plain else EvictingTritonBackend
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{backend.__module__}.{backend.__qualname__}")
 
 

@@ -239,7 +239,8 @@ def test_backends_are_ours_and_then_vllms_again() -> None:
     try:
         cuda_backend.override_backends()
         for name, backend in cuda_backend.BACKENDS.items():
-            ours, stock = name.get_class(), backend.__mro__[1]
+            ours: Any = name.get_class()
+            stock: Any = backend.__mro__[1]
             assert ours is backend
             assert ours.get_impl_cls().__mro__[1:3] == (cuda_backend.EvictingImpl, stock.get_impl_cls())
             assert ours.get_builder_cls() is stock.get_builder_cls()
