@@ -235,16 +235,19 @@ def test_memory_that_the_tables_take_is_known_before_they_exist() -> None:
     assert planned_table_bytes(settings, shape, 5) == sum(table.nbytes for table in tables)
 
 
+def check_backend(ours: Any, stock: Any, name: str) -> None:
+    assert ours.get_impl_cls().__mro__[1:3] == (cuda_backend.EvictingImpl, stock.get_impl_cls())
+    assert ours.get_builder_cls() is stock.get_builder_cls()
+    assert ours.get_name() == stock.get_name() == name
+
+
 def test_backends_are_ours_and_then_vllms_again() -> None:
     try:
         cuda_backend.override_backends()
         for name, backend in cuda_backend.BACKENDS.items():
-            ours: Any = name.get_class()
-            stock: Any = backend.__mro__[1]
+            ours, stock = name.get_class(), backend.__mro__[1]
             assert ours is backend
-            assert ours.get_impl_cls().__mro__[1:3] == (cuda_backend.EvictingImpl, stock.get_impl_cls())
-            assert ours.get_builder_cls() is stock.get_builder_cls()
-            assert ours.get_name() == stock.get_name() == name.name
+            check_backend(ours, stock, name.name)
     finally:
         cuda_backend.restore_backends()
     assert AttentionBackendEnum.FLASH_ATTN.get_class().__module__.startswith("vllm.")
