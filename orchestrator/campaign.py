@@ -31,7 +31,7 @@ from orchestrator.errors import UserError
 from orchestrator.grid import Plan, expand
 from orchestrator.history import History
 from orchestrator.ledger import Limits
-from orchestrator.observers import Observer
+from orchestrator.observers import Observer, spans
 from orchestrator.observers.crashes import CrashReports
 from orchestrator.observers.event_log import EventLog
 from orchestrator.observers.metrics import Metrics
@@ -243,11 +243,13 @@ def _observers(prepared: Prepared, driver: str, view: View, metrics: tuple[str, 
     campaign, plan = prepared.campaign, prepared.plan
     log = EventLog(campaign.directory / "events.jsonl", prepared.job.name, driver)
     crashes = CrashReports(campaign.directory / "crashes", campaign.log, view.say)
+    collector = spans.tracer()
+    traced = () if collector is None else (spans.Spans(prepared.job.name, collector),)
     if metrics is None:
-        return log, crashes
+        return log, crashes, *traced
     meter = Metrics(prepared.job.name, prepared.store.paths, lambda cell_id: plan.cell(cell_id).cell)
     meter.serve(*metrics)
-    return log, crashes, meter
+    return log, crashes, *traced, meter
 
 
 @contextmanager
