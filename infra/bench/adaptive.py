@@ -2,7 +2,7 @@
 
 Simulated (model, task)s of the published sizes, five arms beside one reference, end where `samples: {min, max,
 until_width}` ends them and are judged as reports judge them: by the product's pairing, intervals, widths and levels.
-Deterministic. Exit status 1 where false verdicts exceed the nominal level by more than Monte-Carlo error. About five
+Deterministic. Exit status 1 where false verdicts exceed the nominal level by more than Monte-Carlo error. About three
 minutes on one core.
 """
 
@@ -23,7 +23,7 @@ from orchestrator.stats.sequential import between, schedule, width
 from orchestrator.stats.verdict import Rule, Verdict, judge
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "adaptive.md"
-REPEATS = 1_500
+REPEATS = 600
 NOMINAL = 0.05
 ARMS = 5
 # Standard errors of a Monte-Carlo share.
