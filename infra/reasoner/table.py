@@ -35,7 +35,8 @@ def tables(sweep: pd.DataFrame, arms: pd.DataFrame) -> str:
         problems = sorted({int(count) for count in rows["problems"].dropna()})
         count = str(problems[-1]) if len(problems) == 1 else f"{problems[0]} to {problems[-1]}"
         full = arms[(arms["task"] == task) & (arms["policy"] == "full")]
-        bound = "".join(f" Full cache: {_cell(row, 'accuracy', 'low', 'high')}." for row in full.to_dict("records"))
+        cells = [_cell(row, "accuracy", "low", "high") for row in full.to_dict("records")]
+        bound = "".join(f" Full cache: {cell}." for cell in cells if cell)
         parts += [f"### {task}", "", f"Accuracy, {count} problems.{bound}", "", *_grid(rows, "accuracy low high")]
         parts += ["", "Points more than `random` with the prompt protected, at the same keep, paired by problem.", ""]
         parts += [*_grid(rows, "difference difference_low difference_high"), ""]
@@ -47,7 +48,9 @@ def _grid(rows: pd.DataFrame, columns: str) -> Iterator[str]:
     value, low, high = columns.split()
     keeps = sorted({int(keep) for keep in rows["keep"].dropna()}, reverse=True)
     factor = rows.groupby("keep")["compression"].median()
-    yield "| policy | protection | " + " | ".join(f"keep {keep} ({factor[keep]:.1f}x)" for keep in keeps) + " |"
+    # without a full cache nobody knows how long the answers would be
+    heads = [f"keep {keep}" + ("" if math.isnan(factor[keep]) else f" ({factor[keep]:.1f}x)") for keep in keeps]
+    yield f"| policy | protection | {' | '.join(heads)} |"
     yield "|---|---|" + "---:|" * len(keeps)
     for (policy, protection), arm in rows.groupby(ARM, sort=False):
         if arm[value].isna().all():
