@@ -76,7 +76,8 @@ def lengths(reader: Reader, cells: Sequence[str]) -> pd.DataFrame:
     quantiles = ", ".join(f"quantile_cont(n_output, {q}) AS {name}" for name, q in _QUANTILES.items())
     return reader.frame(
         f"SELECT cell_id, {quantiles}, count(*) AS rows, avg((finish_reason = 'length')::INTEGER) AS truncated, "
-        "avg((events = 0)::INTEGER) AS never_evicted, avg(n_prompt + n_output) / avg(cached_mean) AS compression "
+        "avg((events = 0)::INTEGER) AS never_evicted, "
+        "CASE WHEN max(events) > 0 THEN avg(n_prompt + n_output) / avg(cached_mean) END AS compression "
         f"FROM generations g {_MINE} GROUP BY cell_id ORDER BY cell_id",
         {"cells": list(cells)},
     )
