@@ -149,7 +149,8 @@ def test_a_planned_job_without_rows(tmp_path: Path) -> None:
     done = report(tmp_path / "s")
     assert done.exit_code == 0
     assert "nothing is committed" in done.output
-    assert "0 %" in line(done.output, "recent", "prompt", "0×0")
+    assert "n 0×0" in done.output
+    assert line(done.output, "recent", "prompt").rstrip().endswith("0 %")
 
 
 def test_a_half_finished_store_is_provisional(tmp_path: Path) -> None:
