@@ -59,7 +59,7 @@ def test_an_engine_that_is_just_ending_is_waited_for(driver: Path, monkeypatch: 
     def ends(_: float) -> None:
         (driver / "gpus").write_text(GPUS.replace("68771", "143000"))
 
-    monkeypatch.setattr(gpus.time, "sleep", ends)
+    monkeypatch.setattr("workers.gpus.time.sleep", ends)
     gpus.require_free(["1"], "n1", grace=5)
 
 
