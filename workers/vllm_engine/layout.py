@@ -2,7 +2,7 @@
 
 The CPU kernels pack K (and with AMX also V) differently per instruction set, and the packing is nowhere documented.
 So the packing is measured: known rows are written through vLLM's own writer and found again. Every packing met so far
-is separable, offset(slot, element) = slot part + element part, which is checked.
+is separable, offset(slot, element) = slot part + element part, and each part a walk over strides; both are checked.
 """
 
 from __future__ import annotations
@@ -81,11 +81,53 @@ def probe(isa: str, dtype: torch.dtype, block_size: int, head_size: int) -> RowP
     return RowPacking(*parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Rows of one half of a chunk (keys or values) as strides: a copy through them is many times faster than an index.
+
+    start          offset of (slot 0, element 0) inside the half
+    sizes, strides of the slot's digits, then the element's, outermost first
+    """
+
+    start: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @staticmethod
+    def of(slot: torch.Tensor, element: torch.Tensor, start: int) -> Walk:
+        """From the two parts of a packing. Raises RuntimeError when they are no walk over strides."""
+        (slot_sizes, slot_strides), (sizes, strides) = (_digits((part - part[0]).tolist()) for part in (slot, element))
+        return Walk(start, slot_sizes + sizes, slot_strides + strides)
+
+    def rows(self, halves: torch.Tensor, size: int) -> torch.Tensor:
+        """Rows [.., blocks * block, size] of contiguous halves [.., blocks, block * size]."""
+        lead = halves.shape[:-1]
+        strided = halves.as_strided(
+            (*lead, *self.sizes), (*halves.stride()[:-1], *self.strides), halves.storage_offset() + self.start
+        )
+        return strided.reshape(*lead[:-1], -1, size)
+
+
+def _digits(offsets: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and strides, outermost first, whose walk in row-major order visits `offsets`, the first of them 0."""
+    count = len(offsets)
+    if count == 1:
+        return (), ()
+    run = next((i for i in range(count) if offsets[i] != i * offsets[1]), count)
+    run = next(length for length in range(run, 0, -1) if count % length == 0)
+    if run == 1:
+        raise RuntimeError(f"the cache packing is no walk over strides: {list(offsets)}")
+    starts = offsets[::run]
+    if any(offsets[i] != starts[i // run] + offsets[i % run] for i in range(count)):
+        raise RuntimeError(f"the cache packing is no walk over strides: {list(offsets)}")
+    sizes, strides = _digits(starts)
+    return (*sizes, run), (*strides, offsets[1])
+
+
 class CacheRows:
     """Rows of every layer's cache, addressed as (layer, KV head, logical block of a request, slot).
 
-    Rows are read by element, as the packing says, and written by vLLM's own writer, layers and heads folded into the
-    blocks.
+    Rows are read as the packing says and written by vLLM's own writer, layers and heads folded into the blocks.
     """
 
     def __init__(self, layers: Sequence[torch.Tensor], isa: str) -> None:
@@ -101,8 +143,10 @@ class CacheRows:
         self._flat = flat[starts[0] : starts[0] + len(layers) * first.numel()]
         self._whole = self._flat.view(len(layers) * blocks, heads, self.block_size, row)
         self._isa, self._packing = isa, probe(isa, first.dtype, self.block_size, row // 2)
-        packing = self._packing
-        self._halves = ((packing.key_slot, packing.key_element), (packing.value_slot, packing.value_element))
+        packing, half = self._packing, self.block_size * row // 2
+        self._key_walk = Walk.of(packing.key_slot, packing.key_element, int(packing.key_slot[0]))
+        self._value_walk = Walk.of(packing.value_slot, packing.value_element, int(packing.value_slot[0]) - half)
+        self._size = row // 2
         # a chunk holds the slots of one block and head; block b of layer l and head h is chunk l * B * H + b * H + h
         self._heads, self._chunk = heads, self.block_size * row
         self._first_chunk = (torch.arange(len(layers)) * blocks * heads)[:, None] + torch.arange(heads)
@@ -119,25 +163,23 @@ class CacheRows:
 
     def gather(self, block_ids: torch.Tensor, slots: int) -> Rows:
         """Keys and values [L, H, slots, D] of one request's slots 0 .. slots - 1, in the cache's dtype."""
-        blocks = -(-slots // self.block_size)
-        chunks = self._chunks(block_ids[None, None, :blocks] * self._heads + self._first_chunk[..., None])
-        keys, values = (self._unpack(chunks, *packing)[:, :, :slots] for packing in self._halves)
-        return keys, values
+        chunks = block_ids[None, None, : self._blocks(slots)] * self._heads + self._first_chunk[..., None]
+        keys = self._key_walk.rows(self._halves(chunks, 0), self._size)
+        values = self._value_walk.rows(self._halves(chunks, 1), self._size)
+        return keys[:, :, :slots], values[:, :, :slots]
 
     def keys(self, layer: int, block_ids: torch.Tensor, slots: int) -> torch.Tensor:
         """Keys [R, H, slots, D] of one layer and the first slots of several requests; block_ids [R, blocks]."""
-        blocks = -(-slots // self.block_size)
-        chunks = self._chunks(block_ids[:, None, :blocks] * self._heads + self._first_chunk[layer, :, None])
-        return self._unpack(chunks, *self._halves[0])[:, :, :slots]
+        chunks = block_ids[:, None, : self._blocks(slots)] * self._heads + self._first_chunk[layer, :, None]
+        return self._key_walk.rows(self._halves(chunks, 0), self._size)[:, :, :slots]
 
-    def _chunks(self, index: torch.Tensor) -> torch.Tensor:
-        """Whole chunks [.., 2 * block * D] by index."""
-        return self._flat.view(-1, self._chunk).index_select(0, index.flatten()).view(*index.shape, self._chunk)
+    def _blocks(self, slots: int) -> int:
+        return -(-slots // self.block_size)
 
-    def _unpack(self, chunks: torch.Tensor, slot: torch.Tensor, element: torch.Tensor) -> torch.Tensor:
-        """Rows [.., blocks * block, D] of chunks [.., blocks, 2 * block * D]."""
-        order = (slot[:, None] + element).flatten()
-        return chunks.index_select(-1, order).view(*chunks.shape[:-2], -1, len(element))
+    def _halves(self, chunks: torch.Tensor, half: int) -> torch.Tensor:
+        """Key (0) or value (1) halves [.., block * D] of chunks by index."""
+        halves = self._flat.view(-1, self._chunk // 2)
+        return halves.index_select(0, (2 * chunks + half).flatten()).view(*chunks.shape, -1)
 
     def _read(self, block_ids: torch.Tensor, slots: torch.Tensor) -> Rows:
         """Keys and values [rows, D] of slots [R, L, H, M]."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm import _custom_ops as ops
 
-from workers.vllm_engine.layout import CacheRows, fold_heads
+from workers.vllm_engine.layout import CacheRows, Walk, fold_heads
 
 BLOCKS, HEADS, LAYERS = 6, 2, 3
 
@@ -47,6 +47,10 @@ def test_rows_are_found_and_moved(isa: str, dtype: torch.dtype, block_size: int,
     expected = written.permute(1, 0, 3, 2, 4)  # [2, L, H, S, D]
     assert torch.equal(keys, expected[0])
     assert torch.equal(values, expected[1])
+    few = block_size + 3
+    by_request = cache.keys(1, torch.stack((block_ids, block_ids.flip(0))), few)
+    assert torch.equal(by_request[0], expected[0, 1, :, :few])
+    assert torch.equal(by_request[1, :, :5], expected[0, 1, :, 2 * block_size :])
 
     source = torch.randint(0, slots, (1, LAYERS, HEADS, 7), generator=generator)
     target = torch.stack([torch.randperm(slots, generator=generator)[:7] for _ in range(LAYERS * HEADS)])
@@ -58,6 +62,17 @@ def test_rows_are_found_and_moved(isa: str, dtype: torch.dtype, block_size: int,
     keys, values = cache.gather(block_ids, slots)
     assert torch.equal(keys, moved[0])
     assert torch.equal(values, moved[1])
+
+
+def test_a_packing_of_several_strides_is_walked() -> None:
+    walk = Walk.of(torch.tensor([0, 1, 8, 9]), torch.tensor([0, 2, 4]), 1)
+    assert walk.rows(torch.arange(32)[None], 3).tolist() == [[1, 3, 5], [2, 4, 6], [9, 11, 13], [10, 12, 14]]
+
+
+@pytest.mark.parametrize("offsets", [[0, 1, 4], [0, 2, 1, 4], [0, 1, 5, 7]])
+def test_a_packing_that_is_no_walk_over_strides_is_refused(offsets: list[int]) -> None:
+    with pytest.raises(RuntimeError, match="no walk over strides"):
+        Walk.of(torch.tensor([0]), torch.tensor(offsets), 0)
 
 
 def test_folded_slots_write_each_head_to_its_own_slot() -> None:
