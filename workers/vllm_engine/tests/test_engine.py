@@ -161,6 +161,7 @@ def test_arms_that_overwrite_prompt_blocks_share_none(
 def test_the_prefix_cache_holds_prompts_and_nothing_generated(engine: VllmEngine, dense: DenseReference) -> None:
     """A second turn that begins with the first one's prompt (60 tokens) and answer, blocks of 32."""
     arm = eviction("random", Protection.PROMPT)
+    engine.forget_prompts()  # the answer to LONG[:60] may be the rest of LONG, which others asked
     first = run(engine, [request("turn-1", LONG[:60], arm)])["turn-1"]
     # one whole block of the prompt; the answer would have filled two more
     prompt = (*LONG[:60], *first.token_ids[:55])
