@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from policies.draws import INPLACE_SLOT, inplace_victims
-from policies.kernels.kept import Ledger, member_hash, set_hash
+from policies.kernels.kept import Ledger, count_it, count_reference, ledger_at_real_size, member_hash, set_hash
 from policies.kernels.launch import kernel, launch
 from policies.kernels.paged import PagedCache, meta, row_offsets
 from policies.kernels.philox import first_words
@@ -56,12 +56,14 @@ def _write(
     start: tl.tensor,
     positions: tl.tensor,
     counted: tl.tensor,
+    before: tl.tensor,
     layers: tl.tensor,
     heads: tl.tensor,
     index: tl.int32,
     n_layers: tl.int32,
     n_blocks: tl.int32,
     capacity: tl.int32,
+    width: tl.int32,
     INTERVAL: tl.constexpr,
     SLOT_WORD: tl.constexpr,
     KEY_TOKEN: tl.constexpr,
@@ -95,11 +97,12 @@ def _write(
                 table = block_table + row * n_blocks
                 offset = row_offsets(table, victim, head, position >= 0, BLOCK, STRIDE_BLOCK, STRIDE_SLOT, STRIDE_HEAD)
                 table_row = tl.load(table_rows + row).to(tl.int64)
-                own = positions + ((table_row * n_layers + index) * tl.num_programs(1) + head) * capacity + victim
-                found = set_hash(position, layer, global_head, member_hash(tl.load(own)))
-                tl.store(own, position)
-                tl.atomic_xor(counted + 2 * table_row, found)
-                tl.atomic_add(counted + 2 * table_row + 1, 1, mask=(index == 0) & (head == 0))
+                cell = (table_row * n_layers + index) * tl.num_programs(1) + head
+                old = tl.load(positions + cell * capacity + victim)
+                found = set_hash(position, layer, global_head, member_hash(old))
+                tl.store(before + cell * width, old)
+                tl.store(positions + cell * capacity + victim, position)
+                count_it(counted, table_row, found, position & 1, position * 0 + 1, (index == 0) & (head == 0))
         element = tl.arange(0, SIZE_PADDED)
         inside = element < SIZE
         new = tl.load(key + token * KEY_TOKEN + head * KEY_HEAD + element, mask=inside)
@@ -133,8 +136,8 @@ def write(
         _write, (tokens, count),
         key.view(bits), value.view(bits), cache[0].view(bits), cache[1].view(bits), slot_mapping,
         replacing.token_rows, replacing.block_table, replacing.rows, replacing.seeds, replacing.n, replacing.keep,
-        replacing.prot, replacing.start, ledger.positions, ledger.counted, ledger.layers, ledger.heads,
-        index, len(ledger.layers), replacing.block_table.shape[1], ledger.positions.shape[3],
+        replacing.prot, replacing.start, ledger.positions, ledger.counted, ledger.before, ledger.layers, ledger.heads,
+        index, len(ledger.layers), replacing.block_table.shape[1], ledger.positions.shape[3], ledger.before.shape[3],
         INTERVAL=interval, SLOT_WORD=INPLACE_SLOT,
         KEY_TOKEN=key.stride(0), KEY_HEAD=key.stride(1), VALUE_TOKEN=value.stride(0), VALUE_HEAD=value.stride(1),
         BLOCK=cache[0].shape[1], SIZE=size, SIZE_PADDED=triton.next_power_of_2(size),
@@ -168,8 +171,8 @@ def write_reference(
             blocks, slots = replacing.block_table[row][victim // block].long(), victim % block
             held = ledger.positions[table_row, index]
             crc = victim_crc(n[row : row + 1], layers.tolist(), heads.tolist(), held[head, victim][None, None])
-            ledger.counted[table_row, 0] ^= int(crc.view(np.int64)[0])
-            ledger.counted[table_row, 1] += index == 0
+            count_reference(ledger, table_row, int(crc.view(np.int64)[0]), int(n[row]) & 1, 1, first=index == 0)
+            ledger.before[table_row, index, :, 0] = held[head, victim]
             held[head, victim] = int(n[row])
         for new, old in zip(rows, cache, strict=True):
             old[blocks, slots, head] = new[token]
@@ -181,6 +184,5 @@ def at_real_size() -> None:
     cache = PagedCache.at_real_size(layers=1)
     number, table = meta(torch.int32, 256), meta(torch.int32, 256, 320)
     batch = Replacing(number, table, number, meta(torch.int64, 256), number, number, number, number)
-    ledger = Ledger(meta(torch.int32, 512, 36, 8, 2112), meta(torch.int64, 512, 2), meta(torch.int64, 36),
-                    meta(torch.int64, 8))  # fmt: skip
-    write((key, value), (cache.keys[0], cache.values[0]), meta(torch.int64, 256), batch, ledger, 0, 64)
+    layer = (cache.keys[0], cache.values[0])
+    write((key, value), layer, meta(torch.int64, 256), batch, ledger_at_real_size(), 0, 64)

@@ -35,9 +35,17 @@ def attention_layers(vllm_config: Any, kv_cache_config: Any) -> dict[int, Any]:
 
 
 def make_core(
-    kind: type[Core], vllm_config: Any, settings: EngineSettings, layers: dict[int, Any], device: torch.device
+    kind: type[Core],
+    vllm_config: Any,
+    settings: EngineSettings,
+    layers: dict[int, Any],
+    device: torch.device,
+    **options: bool,
 ) -> Core:
-    """A core for these layers. Raises SettingsError for what the engine's policies need and this model lacks."""
+    """A core for these layers; `options` are its kind's.
+
+    Raises SettingsError for what the engine's policies need and this model lacks.
+    """
     held = list(layers.values())
     most = vllm_config.scheduler_config.max_num_seqs
     return kind(
@@ -48,16 +56,20 @@ def make_core(
         _records(settings, held, most, device),
         _calibration(settings, vllm_config.model_config),
         device,
+        **options,
     )
 
 
-def planned_table_bytes(settings: EngineSettings, shape: RecordShape, most: int) -> int:
-    """Bytes of the tables of positions and records that an engine with `most` requests keeps beside its cache."""
+def planned_table_bytes(settings: EngineSettings, shape: RecordShape, most: int, ahead: bool) -> int:
+    """Bytes of the tables of positions and records that an engine with `most` requests keeps beside its cache.
+
+    ahead   as for cuda_core.DeviceCore: positions are held twice
+    """
     needs, slots = settings.needs, shape.layers * shape.heads * settings.capacity
     per_slot = 4 * (bool(needs.attention) + needs.slot_state)
     queries = shape.layers * needs.recent_queries * shape.query_heads * shape.head_size * shape.dtype.itemsize
     # positions of finished requests wait until their trace is fetched (state.Requests)
-    return most * (2 * 4 * slots + per_slot * slots + queries)
+    return most * (2 * 4 * slots * (1 + ahead) + per_slot * slots + queries)
 
 
 def global_heads(parallel: Any, local: int) -> range:

@@ -132,10 +132,13 @@ class EvictionExtension:
 
     model_runner: EvictingCPUModelRunner
 
-    def evictbench_pop_traces(self, request_ids: list[str]) -> list[RankFacts | None]:
-        """Facts of finished requests, which are forgotten; None for unknown ones."""
+    def evictbench_pop_traces(
+        self, request_ids: list[str], cached: list[int | None] | None = None
+    ) -> list[RankFacts | None]:
+        """Facts of finished requests, which are forgotten; None for unknown ones. `cached` as in measure()."""
+        known = cached or [None] * len(request_ids)
         assert self.model_runner.eviction is not None
-        return [measure(self.model_runner.eviction.core, request_id) for request_id in request_ids]
+        return [measure(self.model_runner.eviction.core, *request) for request in zip(request_ids, known, strict=True)]
 
     def evictbench_bytes(self) -> dict[str, int]:
         """Bytes of this rank's tables (footprint.table_bytes)."""

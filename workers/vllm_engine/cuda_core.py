@@ -16,6 +16,7 @@ from vllm.utils import torch_utils
 
 from policies.base import Scorer
 from policies.compaction import Moves, plan
+from policies.draws import inplace_victims
 from policies.kernels.compact import fill_holes, shift_down
 from policies.kernels.kept import Ledger, settle
 from policies.kernels.paged import Events, PagedCache
@@ -45,17 +46,24 @@ class Group:
 
 
 class DeviceCore(EvictionCore):
-    """EvictionCore over a cache that kernels read; `cache` is set once vLLM has allocated it."""
+    """EvictionCore over a cache that kernels read; `cache` is set once vLLM has allocated it.
+
+    ahead   vLLM schedules one step ahead, so that an ended request may have run one more, which cut() takes back
+    """
 
     cache: PagedCache
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, ahead: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.ahead = ahead
         table = self.requests.positions
         self._slots_ahead = torch.arange(table.shape[3], dtype=torch.int32, device=table.device)
         self.ledger = Ledger(
             table,
-            torch.zeros((len(table), 2), dtype=torch.int64, device=table.device),
+            torch.zeros((len(table), 4), dtype=torch.int64, device=table.device),
+            torch.zeros(
+                (*table.shape[:3], table.shape[3] if self.ahead else 1), dtype=torch.int32, device=table.device
+            ),
             torch.tensor(self.layers, device=table.device),
             torch.tensor(self.heads, device=table.device),
         )
@@ -69,8 +77,44 @@ class DeviceCore(EvictionCore):
 
     def counted(self, state: RequestState) -> tuple[int, int]:
         """As the base, from what the kernels counted."""
-        bits, events = self.ledger.counted[state.row].tolist()
+        bits, events, *_ = self.ledger.counted[state.row].tolist()
         return events, bits & (2**64 - 1)
+
+    def cut(self, state: RequestState, cached: int) -> None:
+        """Take back the newest token where vLLM ran one more than the `cached` ones that count.
+
+        Raises RuntimeError when it ran more than one.
+        """
+        requests, row, lengths = self.requests, state.row, state.schedule.lengths
+        n = int(requests.newest[row])
+        if n < cached:
+            return
+        if n > cached or not self.ahead:
+            raise RuntimeError(f"a request that ended with {cached} cached tokens holds token {n}: it ran too far")
+        requests.forget_newest(row)
+        replaced = lengths.in_place and n >= lengths.start
+        if replaced or lengths.fires(n):
+            counted = self.ledger.counted[row]
+            counted[0] ^= counted[2] ^ counted[3]
+            counted[1] -= 1
+            held, before = self.ledger.positions[row], self.ledger.before[row]
+            if not replaced:
+                held.copy_(before)
+            elif lengths.fires(n):
+                # the shrink came with this token; before it slot s held token s
+                held.copy_(self._slots_ahead.expand_as(held))
+            else:
+                victims = torch.from_numpy(self._victims(state, n)).to(held.device)
+                held.scatter_(2, victims[..., None], before[..., :1])
+
+    def _victims(self, state: RequestState, n: int) -> np.ndarray:
+        """Slots that token n overwrote, int64 [L, H]."""
+        assert state.eviction is not None
+        lengths = state.schedule.lengths
+        facts = (np.array([fact]) for fact in (n, lengths.keep, state.schedule.prot, lengths.start))
+        where = (np.array(self.layers), np.array(self.heads))
+        seeds = np.array([state.eviction.seed], np.uint64)
+        return inplace_victims(seeds, *where, *facts, lengths.interval)[0]
 
     def final_positions(self, state: RequestState) -> torch.Tensor:
         """As the base; the table already names the slots behind K'."""
@@ -106,7 +150,9 @@ class DeviceCore(EvictionCore):
         first, table = group.events[0], self.ledger.positions
         keep = [event.prot + event.recent + event.n_select for event in group.events]
         bits, numbers = self._staged(batch, group, keep, computed)
-        index, rows, slots, prot, recent, kept, number, n, coming, counts = numbers
+        index, rows, slots, prot, recent, kept, number, n, coming, counts, parity = numbers
+        if self.ahead:
+            self.ledger.before.index_copy_(0, rows.long(), table.index_select(0, rows))
         events = Events(
             source.block_table.index_select(0, index), rows, slots, prot, recent, kept,
             max_slots=table.shape[3], max_keep=max(keep),
@@ -124,19 +170,21 @@ class DeviceCore(EvictionCore):
         else:
             moves = hole_moves(events, ranking)
             fill_holes(self.cache, table, events, moves)
-        settle(self.ledger, events, number, n, coming, counts)
+        settle(self.ledger, events, number, n, coming, counts, parity)
         self._follow(group, moves, keep)
 
     def _staged(
         self, batch: Batch, group: Group, keep: list[int], computed: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Facts of the events on the device: int64 [2, R] seeds and event numbers, int32 [10, R] for _run."""
+        """Facts of the events on the device: int64 [2, R] seeds and event numbers, int32 [11, R] for _run."""
         states, events, rows = group.states, group.events, group.rows
         waiting = [0 if state.schedule.lengths.in_place else state.schedule.lengths.interval for state in states]
-        number = [state.events for state in states]
+        number, n = [state.events for state in states], computed[rows].tolist()
+        # a shrink shares its column with the token that it makes room for
+        parity = [(number[i] if waiting[i] else n[i]) & 1 for i in range(len(rows))]
         columns = (
             rows, [state.row for state in states], [event.slots for event in events], [event.prot for event in events],
-            [event.recent for event in events], keep, number, computed[rows], waiting, [bool(w) for w in waiting],
+            [event.recent for event in events], keep, number, n, waiting, [bool(w) for w in waiting], parity,
         )  # fmt: skip
         seeds = batch.seeds[rows].view(np.int64)
         device = self.ledger.positions.device

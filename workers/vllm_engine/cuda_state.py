@@ -60,7 +60,8 @@ class EvictingModelState:
                 "FLASH_ATTN or TRITON_ATTN"
             )
         table = block_tables.input_block_tables[0]
-        core = make_core(DeviceCore, config, settings, layers, table.device)
+        ahead = bool(config.scheduler_config.async_scheduling)
+        core = make_core(DeviceCore, config, settings, layers, table.device, ahead=ahead)
         cache = PagedCache.joined([layer.kv_cache for layer in layers.values()])
         self.eviction = CudaEviction(core, cache, table, block_tables.max_num_batched_tokens)
         for index, layer in enumerate(layers.values()):

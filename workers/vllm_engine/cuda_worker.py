@@ -77,7 +77,9 @@ class EvictingGPUWorker(_Evicting, Worker):
             model.get_num_layers(parallel), model.get_num_kv_heads(parallel), model.get_num_attention_heads(parallel),
             model.get_head_size(), model.dtype,
         )  # fmt: skip
-        return available - planned_table_bytes(self.settings, shape, self.scheduler_config.max_num_seqs)
+        scheduler = self.scheduler_config
+        ahead = bool(scheduler.async_scheduling)
+        return available - planned_table_bytes(self.settings, shape, scheduler.max_num_seqs, ahead)
 
 
 class EvictingCPUWorkerV2(_Evicting, CPUWorker):
@@ -89,10 +91,13 @@ class EvictionExtension:
 
     model_runner: Any
 
-    def evictbench_pop_traces(self, request_ids: list[str]) -> list[RankFacts | None]:
-        """Facts of finished requests, which are forgotten; None for unknown ones."""
+    def evictbench_pop_traces(
+        self, request_ids: list[str], cached: list[int | None] | None = None
+    ) -> list[RankFacts | None]:
+        """Facts of finished requests, which are forgotten; None for unknown ones. `cached` as in measure()."""
+        known = cached or [None] * len(request_ids)
         core = self.model_runner.model_state.eviction.core
-        return [measure(core, request_id) for request_id in request_ids]
+        return [measure(core, *request) for request in zip(request_ids, known, strict=True)]
 
     def evictbench_bytes(self) -> dict[str, int]:
         """Bytes of this rank's tables (footprint.table_bytes)."""

@@ -33,7 +33,6 @@ from workers.errors import EngineError, Fatal, OutOfMemory, PolicyNotActive, Ret
 from workers.vllm_engine.cache_spec import EvictingManager
 from workers.vllm_engine.engine_args import adapter, engine_args, settings_of
 from workers.vllm_engine.footprint import bytes_per_token
-from workers.vllm_engine.scheduler import EvictingScheduler
 from workers.vllm_engine.settings import Schedule, SettingsError, to_extra_args
 from workers.vllm_engine.state import resolve_policy
 from workers.vllm_engine.telemetry import RankFacts, expected_events, full_trace, merge
@@ -211,7 +210,9 @@ class VllmEngine:
 
     def _collect(self, finished: list[RequestOutput], running: int) -> list[Generation]:
         entries = [self._open.pop(out.request_id) for out in finished]
-        facts = self._facts(entries)
+        # the newest output of each was sampled, not cached
+        lengths = [len(out.prompt_token_ids or ()) + len(out.outputs[0].token_ids) - 1 for out in finished]
+        facts = self._facts(entries, lengths)
         self._finished += len(finished)
         self._preemptions += sum(out.metrics.num_preemptions for out in finished)
         return [
@@ -256,12 +257,12 @@ class VllmEngine:
             )
         return trace
 
-    def _facts(self, entries: Sequence[_Open]) -> list[list[RankFacts | None]]:
-        """Per rank the facts of every entry; empty without eviction."""
+    def _facts(self, entries: Sequence[_Open], cached: list[int] | None = None) -> list[list[RankFacts | None]]:
+        """Per rank the facts of every entry, cut at its cached tokens; empty without eviction."""
         if self._settings is None:
             return []
         names = [entry.internal for entry in entries]
-        return self._started().collective_rpc("evictbench_pop_traces", args=(names,))
+        return self._started().collective_rpc("evictbench_pop_traces", args=(names, cached))
 
     def _attest(self, classes: dict[str, str]) -> dict[str, str]:
         """Check the classes, then run one request that must evict as the formula says. Raises PolicyNotActive."""
@@ -271,7 +272,7 @@ class VllmEngine:
         managers = core.engine_core.scheduler.kv_cache_manager.coordinator.single_type_managers
         found["scheduler"] = type(core.engine_core.scheduler).__name__
         found["manager"] = ",".join(sorted({type(manager).__name__ for manager in managers}))
-        wanted = classes | {"manager": EvictingManager.__name__, "scheduler": EvictingScheduler.__name__}
+        wanted = classes | {"manager": EvictingManager.__name__, "scheduler": adapter().scheduler(spec)}
         if {name: found.get(name) for name in wanted} != wanted:
             raise PolicyNotActive(f"the plugin is not in place: {found}, expected {wanted}")
         keep = min(spec.keep_ceiling, 2 * spec.interval + 2)

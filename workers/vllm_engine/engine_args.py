@@ -30,11 +30,17 @@ class Adapter:
     worker: str
     chunked: bool
 
-    def plugin(self, settings: EngineSettings) -> dict[str, Any]:
+    def scheduler(self, spec: EngineSpec) -> str:
+        """Name of the scheduler: on CUDA one step ahead, as vLLM's own, unless stages of a pipeline run further."""
+        return "EvictingAsyncScheduler" if self.worker == "EvictingGPUWorker" and spec.pp == 1 else "EvictingScheduler"
+
+    def plugin(self, spec: EngineSpec, settings: EngineSettings) -> dict[str, Any]:
         """vLLM's arguments that put eviction in place."""
+        scheduler = self.scheduler(spec)
         return {
+            "async_scheduling": scheduler == "EvictingAsyncScheduler",
             "worker_cls": f"{self.module}.{self.worker}",
-            "scheduler_cls": "workers.vllm_engine.scheduler.EvictingScheduler",
+            "scheduler_cls": f"workers.vllm_engine.scheduler.{scheduler}",
             "worker_extension_cls": f"{self.module}.EvictionExtension",
             "additional_config": {KEY: settings.as_config()},
         }
@@ -67,8 +73,7 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
     On the CPU: eager, since compiling costs more than short runs gain; no chunked prefill, because the V1 runner cannot
     sample with per-request seeds beside a chunk there, so one step must be able to hold every prompt (contracts.md
     section 3). On CUDA vLLM's own defaults, graphs for every batch size that may run, and a pool as large as its memory
-    unless pool_blocks says otherwise. Not scheduled ahead: the step that vLLM then runs for a request which has just
-    ended would count in its trace. Raises SettingsError when the pool cannot hold one request.
+    unless pool_blocks says otherwise. Raises SettingsError when the pool cannot hold one request.
     """
     chosen, settings = adapter(), settings_of(spec)
     blocks = spec.pool_blocks or (None if chosen is CUDA else default_pool_blocks(spec))
@@ -84,7 +89,7 @@ def engine_args(spec: EngineSpec) -> EngineArgs:
     elif spec.max_num_seqs > _CAPTURED:
         platform["max_cudagraph_capture_size"] = spec.max_num_seqs
     if settings is not None:
-        platform |= chosen.plugin(settings) | ({"async_scheduling": False} if chosen is not CPU else {})
+        platform |= chosen.plugin(spec, settings)
     arguments: dict[str, Any] = {"enforce_eager": spec.enforce_eager} | platform
     return EngineArgs(
         model=spec.model,

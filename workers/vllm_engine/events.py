@@ -141,6 +141,7 @@ class EvictionCore:
                 f"request {batch.request_ids[worst]!r} holds {cached[worst]} tokens, "
                 f"its blocks allow {batch.limit[worst]}"
             )
+        requests.latest[batch.rows], requests.highest[batch.rows] = cached, requests.peak[batch.rows]
         requests.peak[batch.rows] = np.maximum(requests.peak[batch.rows], cached)
         requests.newest[batch.rows] = computed + query_lens - 1
         decode = np.flatnonzero(decodes)
@@ -315,6 +316,9 @@ class EvictionCore:
     def counted(self, state: RequestState) -> tuple[int, int]:
         """Events, or tokens overwritten in place, and kept_crc of a request so far."""
         return state.events, state.crc
+
+    def cut(self, state: RequestState, cached: int) -> None:
+        """Take back what was done for tokens from `cached` on; nothing where vLLM never runs a step too many."""
 
     def final_positions(self, state: RequestState) -> torch.Tensor:
         """Logical positions cached at the end, int64 [L, H, cached]."""

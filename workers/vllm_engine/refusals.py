@@ -81,7 +81,12 @@ def _v2_conflicts(config: Any, needs: Needs) -> list[tuple[bool, str]]:
             "chunked prefill beside a policy that needs the attention of whole prompts",
         ),
         (
-            bool(scheduler.async_scheduling),
-            "async scheduling (a request's trace would count a step after its end; start with --no-async-scheduling)",
+            bool(scheduler.async_scheduling) and config.parallel_config.pipeline_parallel_size > 1,
+            "async scheduling beside pipeline parallelism (it runs several steps too many; --no-async-scheduling)",
+        ),
+        (
+            bool(scheduler.async_scheduling) != str(scheduler.scheduler_cls).endswith("EvictingAsyncScheduler"),
+            f"async scheduling {bool(scheduler.async_scheduling)} and scheduler {scheduler.scheduler_cls} (they must "
+            "match: EvictingAsyncScheduler with it, EvictingScheduler and --no-async-scheduling without)",
         ),
     ]

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
@@ -53,6 +54,10 @@ class EvictingScheduler(Scheduler):
             outputs.setdefault(client, EngineCoreOutputs()).outputs.append(output)
         self._refused.clear()
         return outputs
+
+
+class EvictingAsyncScheduler(EvictingScheduler, AsyncScheduler):
+    """The same one step ahead of the device; what a request ran after its end is taken back (DeviceCore.cut)."""
 
 
 def settle(request: Request, settings: EngineSettings) -> None:

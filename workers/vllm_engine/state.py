@@ -74,6 +74,7 @@ class Requests:
                 behind it follow from the length algebra
     peak, total, steps  int64 [rows]: most cached tokens per head, their sum over decode steps, and the steps
     newest      int64 [rows]: logical position of the newest token seen, -1 before the first
+    latest, highest  int64 [rows]: cached tokens in the newest step, and `peak` before it
     records     None in an engine whose policies need nothing recorded
     """
 
@@ -91,6 +92,7 @@ class Requests:
         rows = 2 * max_requests
         self.positions = torch.zeros((rows, layers, heads, settings.capacity), dtype=torch.int32, device=device)
         self.peak, self.total, self.steps, self.newest = (np.zeros(rows, np.int64) for _ in range(4))
+        self.latest, self.highest = (np.zeros(rows, np.int64) for _ in range(2))
         self._free = list(range(rows - 1, -1, -1))
         self._states: dict[str, RequestState] = {}
         self._finished: dict[str, RequestState] = {}
@@ -114,6 +116,13 @@ class Requests:
     def row(self, request_id: str) -> int:
         """Row of a request that runs."""
         return self._states[request_id].row
+
+    def forget_newest(self, row: int) -> None:
+        """Take back the newest decode step of a row, once."""
+        self.peak[row] = self.highest[row]
+        self.total[row] -= self.latest[row]
+        self.steps[row] -= 1
+        self.newest[row] -= 1
 
     def finish(self, request_ids: Sequence[str]) -> None:
         """Requests that will not run again; their state waits for pop()."""

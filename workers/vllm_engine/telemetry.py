@@ -37,11 +37,16 @@ class RankFacts:
     nan_scores: int
 
 
-def measure(core: EvictionCore, request_id: str) -> RankFacts | None:
-    """Facts of a request, which is forgotten; None for one this worker does not know."""
+def measure(core: EvictionCore, request_id: str, cached: int | None = None) -> RankFacts | None:
+    """Facts of a request, which is forgotten; None for one this worker does not know.
+
+    cached   its tokens that were cached when it ended, where known: later ones do not count
+    """
     state = core.requests.pop(request_id)
     if state is None:
         return None
+    if cached is not None:
+        core.cut(state, cached)
     requests, row = core.requests, state.row
     positions, newest = core.final_positions(state), int(requests.newest[row])
     share_min, share_mean = prompt_share(positions, state.prompt)

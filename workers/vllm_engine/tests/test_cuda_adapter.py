@@ -19,6 +19,8 @@ import pytest
 import torch
 from vllm.model_executor.models import ModelRegistry
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
 from policies.base import Needs
@@ -30,6 +32,7 @@ from workers.vllm_engine.binding import planned_table_bytes
 from workers.vllm_engine.cuda_state import EvictingModelState, evicting, evicting_model
 from workers.vllm_engine.records import Records, RecordShape
 from workers.vllm_engine.refusals import refuse_config
+from workers.vllm_engine.scheduler import EvictingAsyncScheduler, EvictingScheduler
 from workers.vllm_engine.settings import EngineSettings, SettingsError
 from workers.vllm_engine.state import Requests
 from workers.vllm_engine.tests.cases import (
@@ -168,7 +171,11 @@ def test_cuda_chooses_v2_and_the_cpu_v1(monkeypatch: pytest.MonkeyPatch) -> None
     assert engine_args.adapter() is engine_args.CUDA
     arguments = engine_args.engine_args(replace(SPEC, max_num_seqs=700))
     assert str(arguments.worker_cls).endswith("cuda_worker.EvictingGPUWorker")
-    assert (arguments.enforce_eager, arguments.async_scheduling) == (False, False)
+    assert (arguments.enforce_eager, arguments.async_scheduling) == (False, True)
+    assert str(arguments.scheduler_cls).endswith(".EvictingAsyncScheduler")
+    assert EvictingAsyncScheduler.__mro__[1:4] == (EvictingScheduler, AsyncScheduler, Scheduler)
+    stages = engine_args.engine_args(replace(SPEC, pp=2))
+    assert (stages.async_scheduling, str(stages.scheduler_cls)[-18:]) == (False, ".EvictingScheduler")
     assert arguments.enable_chunked_prefill
     assert arguments.num_gpu_blocks_override is None
     whole = engine_args.engine_args(replace(SPEC, needs=(("attention", "prefill"),)))
@@ -178,10 +185,20 @@ def test_cuda_chooses_v2_and_the_cpu_v1(monkeypatch: pytest.MonkeyPatch) -> None
     assert (stock.scheduler_cls, stock.async_scheduling) == (None, None)
 
 
+def ahead() -> SimpleNamespace:
+    """A plain configuration as engine_args asks for on CUDA."""
+    given = config()
+    given.scheduler_config.async_scheduling = True
+    given.scheduler_config.scheduler_cls = "workers.vllm_engine.scheduler.EvictingAsyncScheduler"
+    return given
+
+
 @pytest.mark.parametrize(
     ("needs", "path", "value", "says"),
     [
-        (Needs(), "scheduler_config.async_scheduling", True, "async scheduling"),
+        (Needs(), "scheduler_config.scheduler_cls", "EvictingScheduler", "they must match"),
+        (Needs(), "scheduler_config.async_scheduling", False, "they must match"),
+        (Needs(), "parallel_config.pipeline_parallel_size", 2, "beside pipeline parallelism"),
         (Needs(attention="prefill"), "scheduler_config.enable_chunked_prefill", True, "attention of whole prompts"),
         (Needs(all_layers=True), "parallel_config.pipeline_parallel_size", 2, "all layers at once"),
         (Needs(), "speculative_config", object(), "speculative decoding"),
@@ -189,8 +206,7 @@ def test_cuda_chooses_v2_and_the_cpu_v1(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_what_v2_cannot_run_is_named(needs: Needs, path: str, value: Any, says: str) -> None:
-    given = config()
-    given.scheduler_config.async_scheduling = False
+    given = ahead()
     refuse_config(given, needs)
     *parents, leaf = path.split(".")
     target: Any = given
@@ -202,8 +218,8 @@ def test_what_v2_cannot_run_is_named(needs: Needs, path: str, value: Any, says: 
 
 
 def test_v2_takes_what_only_v1_refuses() -> None:
-    given = config()
-    given.scheduler_config.async_scheduling = False
+    given = ahead()
+    given.scheduler_config.async_scheduling, given.scheduler_config.scheduler_cls = False, "x.EvictingScheduler"
     given.scheduler_config.enable_chunked_prefill = True
     given.parallel_config.pipeline_parallel_size = 2
     refuse_config(given, Needs(recent_queries=8, attention="step"))
@@ -232,7 +248,14 @@ def test_memory_that_the_tables_take_is_known_before_they_exist() -> None:
     assert records.mass is not None
     assert records.slot_state is not None
     tables = (requests.positions, records.queries, records.mass, records.slot_state)
-    assert planned_table_bytes(settings, shape, 5) == sum(table.nbytes for table in tables)
+    assert planned_table_bytes(settings, shape, 5, ahead=False) == sum(table.nbytes for table in tables)
+    assert planned_table_bytes(settings, shape, 5, ahead=True) == sum(table.nbytes for table in (*tables, tables[0]))
+
+
+def check_backend(ours: Any, stock: Any, name: str) -> None:
+    assert ours.get_impl_cls().__mro__[1:3] == (cuda_backend.EvictingImpl, stock.get_impl_cls())
+    assert ours.get_builder_cls() is stock.get_builder_cls()
+    assert ours.get_name() == stock.get_name() == name
 
 
 def check_backend(ours: Any, stock: Any, name: str) -> None:

@@ -56,17 +56,19 @@ def test_kept_sets_are_hashed_and_coming_slots_noted(layers: int) -> None:
     frames = [(330, 6, 8, 300), (41, 0, 3, 40), (96, 40, 11, 90)]
     batch = events(frames, torch.zeros(3, 1, dtype=torch.int32), [4, 0, 2])
     positions = torch.randint(99999, (6, layers, 2, 310), generator=rng(layers), dtype=torch.int32)
-    counted, heads = torch.randint(-9, 9, (6, 2), generator=rng(3)), torch.arange(2) + 3
-    ours, theirs = (Ledger(positions.clone(), counted.clone(), torch.arange(layers) + 7, heads) for _ in range(2))
-    number, n, coming, counts = (
-        torch.tensor(column, dtype=torch.int32) for column in ((0, 7, 31), (330, 400, 9999), (30, 0, 16), (1, 0, 1))
+    counted, heads = torch.randint(-9, 9, (6, 4), generator=rng(3)), torch.arange(2) + 3
+    ours, theirs = (
+        Ledger(positions.clone(), counted.clone(), positions, torch.arange(layers) + 7, heads) for _ in range(2)
     )
-    settle(ours, batch, number, n, coming, counts)
-    settle_reference(theirs, batch, number, n, coming, counts)
+    columns = (0, 7, 31), (330, 400, 9999), (30, 0, 16), (1, 0, 1), (0, 0, 1)
+    facts = [torch.tensor(column, dtype=torch.int32) for column in columns]
+    settle(ours, batch, *facts)
+    settle_reference(theirs, batch, *facts)
     assert torch.equal(ours.positions, theirs.positions)
     assert torch.equal(ours.counted, theirs.counted)
     assert (ours.counted[:, 0] != counted[:, 0]).tolist() == [True, False, True, False, True, False]
     assert (ours.counted[:, 1] - counted[:, 1]).tolist() == [0, 0, 1, 0, 1, 0]
+    assert (ours.counted[2, 2], ours.counted[4, 3], ours.counted[0, 3]) == (0, 0, 0)
     assert ours.positions[2, 0, 0, 90:106].tolist() == list(range(9999, 10015))
     assert ours.positions[4, 0, 0, 300:].tolist() == list(range(330, 340))
     assert torch.equal(ours.positions[0], positions[0])

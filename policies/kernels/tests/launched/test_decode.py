@@ -40,7 +40,8 @@ def test_rows_go_to_their_victims(shape: Shape, interval: int) -> None:
     ours, theirs = (
         Ledger(
             torch.arange(100, dtype=torch.int32).expand(6, shape.layers, shape.heads, 100).contiguous(),
-            torch.ones(6, 2, dtype=torch.int64), torch.arange(shape.layers) + 11, torch.arange(shape.heads) + 3,
+            torch.ones(6, 4, dtype=torch.int64), torch.full((6, shape.layers, shape.heads, 3), -7, dtype=torch.int32),
+            torch.arange(shape.layers) + 11, torch.arange(shape.heads) + 3,
         )
         for _ in range(2)
     )  # fmt: skip
@@ -49,6 +50,8 @@ def test_rows_go_to_their_victims(shape: Shape, interval: int) -> None:
     assert same(cache, expected)
     assert torch.equal(ours.positions, theirs.positions)
     assert torch.equal(ours.counted, theirs.counted)
+    assert torch.equal(ours.before, theirs.before)
+    assert (ours.before[:, index, 0, 0] == -7).tolist() == [False, False, True, True, False, False]
     assert len(ours.counted[:, 0].unique()) == 5  # four requests replace, the others keep what they had
     assert ours.counted[:, 1].tolist() == [1 + (index == 0) * moved for moved in (1, 1, 0, 0, 1, 1)]
 

@@ -167,7 +167,7 @@ class Rank:
         order = torch.randperm(MOST * blocks, generator=torch.Generator().manual_seed(heads[0])) + 1
         self.own = order.view(MOST, blocks).int().to(DEVICE)
         self.table = torch.zeros(MOST, blocks + 30, dtype=torch.int32, device=DEVICE)
-        core = DeviceCore(given, LAYERS, heads, MOST, tables(given, len(heads), DEVICE), None, DEVICE)
+        core = DeviceCore(given, LAYERS, heads, MOST, tables(given, len(heads), DEVICE), None, DEVICE, ahead=True)
         self.eviction = CudaEviction(core, self.cache, self.table, max_tokens=256)
         self.mapping, self.positions = (torch.zeros(256, dtype=torch.int64, device=DEVICE) for _ in range(2))
 
@@ -244,8 +244,11 @@ def tensors(tokens: int, seed: int) -> list[torch.Tensor]:
     ]
 
 
-def drive(reference: Reference, ranks: Sequence[Rank], outputs: int) -> None:
-    """All requests together, prompts in chunks, the batch's order changing; one is preempted and admitted again."""
+def drive(reference: Reference, ranks: Sequence[Rank], outputs: int) -> dict[str, int]:
+    """All requests together, prompts in chunks, the batch's order changing; one is preempted and admitted again.
+
+    Returns the tokens computed of each.
+    """
     computed = dict.fromkeys(CASES, 0)
     chunks = {name: list(case.chunks) for name, case in CASES.items()}
     for turn in range(outputs):
@@ -266,6 +269,7 @@ def drive(reference: Reference, ranks: Sequence[Rank], outputs: int) -> None:
                 rank.idle(turn % MOST)
         for name, count in zip(names, lens.tolist(), strict=True):
             computed[name] += count
+    return computed
 
 
 def admit(reference: Reference, ranks: Sequence[Rank], names: Sequence[str], admitted: dict[str, int]) -> None:
@@ -277,30 +281,44 @@ def admit(reference: Reference, ranks: Sequence[Rank], names: Sequence[str], adm
             rank.eviction.core.add(name, CASES[name].prompt, admitted[name], extra)
 
 
+def cached(reference: Reference, name: str) -> int:
+    """Slots that a request holds."""
+    state = reference.core.requests.batch([name]).states[0]
+    return state.schedule.lengths.physical(int(reference.core.requests.newest[state.row]) + 1)
+
+
+Driven = tuple[Reference, list[Rank], dict[str, list[list[torch.Tensor]]]]
+"""The cached rows of every request, then one step more on the ranks alone, as vLLM runs when it schedules ahead."""
+
+
 @pytest.fixture(scope="module")
-def driven() -> tuple[Reference, list[Rank]]:
+def driven() -> Driven:
     given = settings()
     reference, ranks = Reference(given), [Rank(given, range(2)), Rank(given, range(2, 3))]
-    drive(reference, ranks, 30)
-    return reference, ranks
+    computed = drive(reference, ranks, 30)
+    held = {name: [rank.rows(name, cached(reference, name)) for rank in ranks] for name in CASES}
+    names = [name for name in CASES if name != "full"]
+    lens, done = np.ones(len(names), np.int64), np.array([computed[name] for name in names])
+    for rank in ranks:
+        rank.step(names, done, lens, tensors(len(names), 1234))
+    return reference, ranks, held
 
 
-def facts(core: EvictionCore, name: str) -> RankFacts:
-    found = measure(core, name)
+def facts(core: EvictionCore, name: str, count: int | None = None) -> RankFacts:
+    found = measure(core, name, count)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_on_the_device_are_the_core_in_torch(driven: tuple[Reference, list[Rank]], name: str) -> None:
-    reference, ranks = driven
-    state = reference.core.requests.batch([name]).states[0]
-    cached = state.schedule.lengths.physical(int(reference.core.requests.newest[state.row]) + 1)
-    held = [rank.rows(name, cached) for rank in ranks]
+def test_ranks_on_the_device_are_the_core_in_torch(driven: Driven, name: str) -> None:
+    reference, ranks, held = driven
+    slots, newest = cached(reference, name), reference.core.requests.newest
     for part, whole in enumerate(reference.rows[name]):
-        assert torch.equal(torch.cat([rows[part] for rows in held], dim=1), whole[:, :, :cached])
+        assert torch.equal(torch.cat([rows[part] for rows in held[name]], dim=1), whole[:, :, :slots])
+    count = int(newest[reference.core.requests.row(name)]) + 1
     expected = facts(reference.core, name)
-    made = [facts(rank.eviction.core, name) for rank in ranks]
+    made = [facts(rank.eviction.core, name, count) for rank in ranks]
     ours, theirs = merge(made, 0), merge([expected], 0)
     assert ours.prompt_kept_mean == pytest.approx(theirs.prompt_kept_mean, rel=1e-12)  # sums in another order
     assert replace(ours, prompt_kept_mean=theirs.prompt_kept_mean) == theirs
