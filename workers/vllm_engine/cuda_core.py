@@ -111,10 +111,10 @@ class DeviceCore(EvictionCore):
         """Slots that token n overwrote, int64 [L, H]."""
         assert state.eviction is not None
         lengths = state.schedule.lengths
-        facts = (np.array([fact]) for fact in (n, lengths.keep, state.schedule.prot, lengths.start))
-        where = (np.array(self.layers), np.array(self.heads))
+        number, keep, prot, start = (np.array([f]) for f in (n, lengths.keep, state.schedule.prot, lengths.start))
+        layers, heads = np.array(self.layers), np.array(self.heads)
         seeds = np.array([state.eviction.seed], np.uint64)
-        return inplace_victims(seeds, *where, *facts, lengths.interval)[0]
+        return inplace_victims(seeds, layers, heads, number, keep, prot, start, lengths.interval)[0]
 
     def final_positions(self, state: RequestState) -> torch.Tensor:
         """As the base; the table already names the slots behind K'."""

@@ -258,12 +258,6 @@ def check_backend(ours: Any, stock: Any, name: str) -> None:
     assert ours.get_name() == stock.get_name() == name
 
 
-def check_backend(ours: Any, stock: Any, name: str) -> None:
-    assert ours.get_impl_cls().__mro__[1:3] == (cuda_backend.EvictingImpl, stock.get_impl_cls())
-    assert ours.get_builder_cls() is stock.get_builder_cls()
-    assert ours.get_name() == stock.get_name() == name
-
-
 def test_backends_are_ours_and_then_vllms_again() -> None:
     try:
         cuda_backend.override_backends()
